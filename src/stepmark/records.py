@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from stepmark.errors import InputError
@@ -27,6 +27,9 @@ no bounds; `unbounded` a raw value of which only the order means something.
 
 LabelKind = Literal["correctness", "value"]
 """`correctness`: is the step true in itself. `value`: the probability of reaching the right answer."""
+
+DEFAULT_AXIS = "correctness"
+"""The axis of a judgement that names no other: whether the step is right."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,13 +119,13 @@ class Solution:
             raise InputError(f"expected a text, found {type(problem).__name__}", field="problem")
         if not isinstance(steps, Iterable) or isinstance(steps, Mapping):
             raise InputError(f"expected a list of step texts, found {type(steps).__name__}", field="steps")
-        made = tuple(Step(text=step) if isinstance(step, str) else step for step in steps)
-        for at, step in enumerate(made):
+        as_steps = tuple(Step(text=step) if isinstance(step, str) else step for step in steps)
+        for at, step in enumerate(as_steps):
             if not isinstance(step, Step):
                 raise InputError(
                     f"expected a text or a Step, found {type(step).__name__}", field=f"steps[{at}]"
                 )
-        return cls(problem=Problem(text=problem), steps=made, id=id)
+        return cls(problem=Problem(text=problem), steps=as_steps, id=id)
 
     def _repr_html_(self) -> str:
         from stepmark.show.html import steps_fragment
@@ -181,7 +184,9 @@ class Judgement:
     confidence: float | None = None
     """How sure the judge is of its rating, in [0, 1]: a posterior probability, a share of votes. None when not said."""
     note: str | None = None
-    """Where it comes from: a file, an experiment."""
+    """Where it comes from: a file, an experiment. Of a criterion, the judge's reason."""
+    axis: str = DEFAULT_AXIS
+    """What is judged: the name of a criterion. A rating of -1 says that the step fails it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,8 +199,25 @@ class LabelledSolution:
     """Of the problem alone, before any step: what rollouts from there came to. Each is of the kind `value`."""
 
     @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes of its judgements, in the order of their first appearance."""
+        steps = (self.root, *self.judgements)
+        return tuple(dict.fromkeys(judgement.axis for step in steps for judgement in step))
+
+    def on_axis(self, axis: str) -> LabelledSolution:
+        """The solution with the judgements on one axis alone."""
+        if self.axes in ((), (axis,)):
+            return self
+        root, *judgements = (
+            tuple(judgement for judgement in step if judgement.axis == axis)
+            for step in (self.root, *self.judgements)
+        )
+        return replace(self, judgements=tuple(judgements), root=root)
+
+    @property
     def labels(self) -> tuple[str, ...]:
-        """The judgements of each step in words: "right", "3 of 4" (rollouts), several with commas between them; "" for none."""
+        """The judgements of each step in words: "right", "3 of 4" (rollouts), "tested: wrong" (on an axis), several with commas between them; ""
+        for none."""
         return tuple(", ".join(map(_words, step)) for step in self.judgements)
 
     def to_dict(self) -> dict[str, Any]:
@@ -214,6 +236,8 @@ class LabelledSolution:
 
 
 def _words(judgement: Judgement) -> str:
+    if judgement.axis != DEFAULT_AXIS:
+        return f"{judgement.axis}: {_words(replace(judgement, axis=DEFAULT_AXIS))}"
     if judgement.rating is not None:
         return {-1: "wrong", 0: "neutral", 1: "right"}[judgement.rating]
     if judgement.trials is not None:
@@ -326,12 +350,12 @@ class GradedSolution:
     def steps(self) -> tuple[GradedStep, ...]:
         """The steps, each with its text, score and findings."""
         critiques = self.step_scores.critiques or ((),) * len(self.scores)
-        found: dict[int, list[Finding]] = {}
+        by_step: dict[int, list[Finding]] = {}
         for finding in self.findings or ():
-            found.setdefault(finding.step, []).append(finding)
+            by_step.setdefault(finding.step, []).append(finding)
         return tuple(
             GradedStep(
-                number=at + 1, text=text, score=score, findings=tuple(found.get(at, ())), critiques=critique
+                number=at + 1, text=text, score=score, findings=tuple(by_step.get(at, ())), critiques=critique
             )
             for at, (text, score, critique) in enumerate(
                 zip(self.solution.texts, self.scores, critiques, strict=True)
@@ -609,7 +633,7 @@ def record_row(record: Record) -> dict[str, Any]:
             "meta": {**record.meta, **facts},
         }
     if isinstance(record, Problem):
-        known: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "problem": record.text,
             "answer": record.answer,
             "id": record.id,
@@ -617,7 +641,7 @@ def record_row(record: Record) -> dict[str, Any]:
         }
     else:
         problem = record.problem
-        known = {
+        fields = {
             "problem": problem.text,
             "steps": list(record.texts),
             "answer": problem.answer,
@@ -626,7 +650,7 @@ def record_row(record: Record) -> dict[str, Any]:
             "problem_id": problem.id,
             "problem_source": problem.source,
         }
-    return {key: value for key, value in known.items() if value is not None}
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 SAMPLE_FACTS = ("outcome", "tokens", "finish", "logprob", "note")

@@ -118,13 +118,13 @@ class Registry(Mapping[str, str]):
             raise UsageError(
                 f"{name} is a {type(factory).__name__}; expected a function or class whose call gives {thing}"
             )
-        made = _called(factory, name, "its call")
-        lacking = [item for item in wanted if getattr(made, item, _ABSENT) is _ABSENT]
+        instance = _called(factory, name, "its call")
+        lacking = [item for item in wanted if getattr(instance, item, _ABSENT) is _ABSENT]
         if lacking:
             raise UsageError(
-                f"{name}: expected {thing} from its call, found a {type(made).__name__}, which has no {', '.join(lacking)}"
+                f"{name}: expected {thing} from its call, found a {type(instance).__name__}, which has no {', '.join(lacking)}"
             )
-        return made
+        return instance
 
     def summary(self, name: str) -> str:
         """The first line of a class's docstring, read from its source: nothing is imported for a list of names."""
@@ -132,8 +132,8 @@ class Registry(Mapping[str, str]):
         spec = find_spec(module)
         assert spec is not None and spec.origin is not None
         body = ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body
-        made = next(node for node in body if isinstance(node, ast.ClassDef) and node.name == attribute)
-        return (ast.get_docstring(made) or "").partition("\n")[0]
+        definition = next(node for node in body if isinstance(node, ast.ClassDef) and node.name == attribute)
+        return (ast.get_docstring(definition) or "").partition("\n")[0]
 
     def method(self, method: Any, settings: Sequence[str] = ()) -> tuple[Any, Mapping[str, Any] | None]:
         """A method with its settings, and where it is from if it is a caller's own.
@@ -174,16 +174,16 @@ class Registry(Mapping[str, str]):
     def _made(self, place: str, settings: Sequence[str]) -> tuple[Any, type]:
         where = f"`{self.setting}` {place}"
         thing = self._found(place, where)
-        made = None
+        instance = None
         if not isinstance(thing, type):
-            made = _called(thing, where, f"{place.partition(':')[2]}()") if callable(thing) else thing
-        of = thing if isinstance(thing, type) else type(made)
+            instance = _called(thing, where, f"{place.partition(':')[2]}()") if callable(thing) else thing
+        of = thing if isinstance(thing, type) else type(instance)
         self._check_class(of, where)
-        values = _values(of, made, _pairs(settings), self.decided)
+        values = _values(of, instance, _pairs(settings), self.decided)
         shown = ", ".join(f"{key}={value!r}" for key, value in values.items())
-        made = _called(partial(_put, of, made, values), where, f"{of.__name__}({shown})")
-        self._check(made, where)
-        return made, of
+        instance = _called(partial(_put, of, instance, values), where, f"{of.__name__}({shown})")
+        self._check(instance, where)
+        return instance, of
 
     def _found(self, name: str, where: str) -> Any:
         place, attribute = name.split(":")
@@ -212,14 +212,14 @@ class Registry(Mapping[str, str]):
             f"{where}: expected {self.wanted}; found {of.__name__}, which {problem}. See docs/{self.page}"
         )
 
-    def _check(self, made: Any, where: str) -> None:
-        name = getattr(made, "name", None)
+    def _check(self, instance: Any, where: str) -> None:
+        name = getattr(instance, "name", None)
         if not isinstance(name, str) or not name.strip():
             raise UsageError(
                 f"{where}: expected a name, a text that its results are marked with; found {name!r}"
             )
-        for item in fields(made):
-            value = getattr(made, item.name)
+        for item in fields(instance):
+            value = getattr(instance, item.name)
             if item.name not in self.decided and not _plain(value):
                 raise UsageError(
                     f"{where}: its setting {item.name} holds a {type(value).__name__}. Settings are written down, so that an interrupted run is "
@@ -235,11 +235,11 @@ class Registry(Mapping[str, str]):
 _ABSENT = object()
 
 
-def unknown_name(what: str, name: str, known: Mapping[str, Any] | tuple[str, ...]) -> UnknownNameError:
+def unknown_name(what: str, name: str, choices: Mapping[str, Any] | tuple[str, ...]) -> UnknownNameError:
     """The error for an unknown name, with the nearest known ones and then all of them."""
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    near = difflib.get_close_matches(name, list(choices), n=3, cutoff=0.5)
     hint = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
-    return UnknownNameError(f"there is no {what} {name!r}.{hint} Known: {', '.join(sorted(known))}")
+    return UnknownNameError(f"there is no {what} {name!r}.{hint} Known: {', '.join(sorted(choices))}")
 
 
 def _called(make: Callable[[], T], where: str, how: str) -> T:
@@ -316,7 +316,7 @@ def _pairs(settings: Sequence[str]) -> dict[str, str]:
 
 
 def _values(
-    of: type, made: Any, given: Mapping[str, str], decided: Mapping[str, str], at: str = ""
+    of: type, instance: Any, arguments: Mapping[str, str], decided: Mapping[str, str], at: str = ""
 ) -> dict[str, Any]:
     """The fields that settings decide, read by their types.
 
@@ -327,17 +327,17 @@ def _values(
         decided: see `Registry`.
         at: before the name, of a dataclass in a field.
     """
-    known = {field.name: field for field in fields(of) if field.init and (at or field.name not in decided)}
-    hints = get_type_hints(of, include_extras=True) if given else {}
+    settable = {field.name: field for field in fields(of) if field.init and (at or field.name not in decided)}
+    hints = get_type_hints(of, include_extras=True) if arguments else {}
     values: dict[str, Any] = {}
     inner: dict[str, dict[str, str]] = {}
-    for key, text in given.items():
+    for key, text in arguments.items():
         name, dot, rest = key.partition(".")
         whole = f"`settings` {at}{key}={text}"
         if not at and name in decided:
             raise UsageError(f"{whole}: {name} is decided by {decided[name]}")
-        if name not in known:
-            raise unknown_name(f"setting of {of.__name__}", at + name, tuple(at + item for item in known))
+        if name not in settable:
+            raise unknown_name(f"setting of {of.__name__}", at + name, tuple(at + item for item in settable))
         below = _dataclass(hints[name])
         if dot and below is None:
             raise UsageError(f"{whole}: {at}{name} is {expected(hints[name])} and has no settings of its own")
@@ -351,9 +351,9 @@ def _values(
     for name, texts in inner.items():
         below = _dataclass(hints[name])
         assert below is not None
-        item = known[name]
-        if made is not None:
-            current = getattr(made, name)
+        item = settable[name]
+        if instance is not None:
+            current = getattr(instance, name)
         elif item.default_factory is not MISSING:
             current = item.default_factory()
         else:
@@ -363,8 +363,8 @@ def _values(
     return values
 
 
-def _put(of: type, made: Any, values: Mapping[str, Any]) -> Any:
-    return of(**values) if made is None else replace(made, **values)
+def _put(of: type, instance: Any, values: Mapping[str, Any]) -> Any:
+    return of(**values) if instance is None else replace(instance, **values)
 
 
 def _dataclass(type_: Any) -> type | None:

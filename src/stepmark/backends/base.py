@@ -196,7 +196,9 @@ async def batched(compute: Batch, request: Any, *, quick: bool = False) -> Any:
 def many(requests: Sequence[Any], ask: Callable[[Any], Awaitable[Any]]) -> list[Any]:
     """`ask` for each request, awaited together: the reply or the `InputError` of each, in order. For callers that are no coroutine."""
     together = max(len(requests), 1)
-    return [reply for _, reply in run_tasks(requests, lambda one: replied(ask(one)), in_flight=together)]
+    return [
+        reply for _, reply in run_tasks(requests, lambda request: replied(ask(request)), in_flight=together)
+    ]
 
 
 async def replied(awaited: Awaitable[Result]) -> Result | InputError:
@@ -209,7 +211,7 @@ async def replied(awaited: Awaitable[Result]) -> Result | InputError:
 
 async def all_of(awaited: Iterable[Awaitable[Result]]) -> list[Result]:
     """The results of several, awaited together, in order. It ends when all have: the first error is raised then."""
-    tasks = [asyncio.ensure_future(one) for one in awaited]
+    tasks = [asyncio.ensure_future(awaitable) for awaitable in awaited]
     try:
         if tasks:
             await asyncio.wait(tasks)
@@ -558,7 +560,7 @@ class BatchScorer:
             spawn(batched(self._together, Release(problem=problem, prefixes=tuple(prefixes))))
 
     def _together(self, requests: Sequence[ScoreRequest | Release], ready: Ready) -> Sequence[Any]:
-        places = [place for place, one in enumerate(requests) if isinstance(one, ScoreRequest)]
+        places = [place for place, request in enumerate(requests) if isinstance(request, ScoreRequest)]
         replies: list[Any] = [None] * len(requests)
         if places:
             scored = self._score([requests[place] for place in places], lambda i, r: ready(places[i], r))
@@ -568,7 +570,7 @@ class BatchScorer:
                 )
             for place, reply in zip(places, scored, strict=True):
                 replies[place] = reply
-        released = [one for one in requests if isinstance(one, Release)]
+        released = [request for request in requests if isinstance(request, Release)]
         if released and self._release is not None:
             self._release(released, lambda place, reply: None)
         return replies

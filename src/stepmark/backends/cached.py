@@ -72,9 +72,9 @@ class _Cache:
         ask: Callable[[Asked], Awaitable[Sequence[Any]]],
     ) -> list[Any]:
         """The replies under some keys; `ask` is awaited for those that are neither recorded nor asked for already."""
-        known = self._recorded(request, keys)
-        waits = {key: self._waiting[key] for key in keys if key not in known and key in self._waiting}
-        for start, end in _gaps([key in known or key in waits for key in keys]):
+        recorded = self._recorded(request, keys)
+        waits = {key: self._waiting[key] for key in keys if key not in recorded and key in self._waiting}
+        for start, end in _gaps([key in recorded or key in waits for key in keys]):
             part: Any = request
             if isinstance(request, Completions):
                 part = replace(request, n=end - start, first=request.first + start)
@@ -88,8 +88,8 @@ class _Cache:
         for replies in (
             [await asyncio.shield(*tasks)] if len(tasks) == 1 else await all_of(map(asyncio.shield, tasks))
         ):
-            known |= replies
-        return [known[key] for key in keys]
+            recorded |= replies
+        return [recorded[key] for key in keys]
 
     async def _asked(
         self,
@@ -119,7 +119,7 @@ class _Cache:
         """Record what waits in one go: a durable write costs milliseconds."""
         del ready
         assert self._store is not None
-        standing = self._store.put({key: text for one in many for key, text in one.items()})
+        standing = self._store.put({key: text for entry in many for key, text in entry.items()})
         return [standing] * len(many)
 
     def _recorded(self, request: Request, keys: Sequence[str]) -> dict[str, Any]:
@@ -219,10 +219,10 @@ class CachedVerifier:
         return cast("Verdict", verdict)
 
 
-def _gaps(there: Sequence[bool]) -> Iterator[tuple[int, int]]:
+def _gaps(present: Sequence[bool]) -> Iterator[tuple[int, int]]:
     """The runs of False, as (start, end)."""
     start = None
-    for place, filled in enumerate([*there, True]):
+    for place, filled in enumerate([*present, True]):
         if not filled and start is None:
             start = place
         elif filled and start is not None:
@@ -237,8 +237,8 @@ def _check_replies(request: Request, replies: Sequence[Any], count: int, identit
         BackendError: the message says what was expected and found.
     """
     if not isinstance(replies, Sequence) or isinstance(replies, str) or len(replies) != count:
-        found = len(replies) if isinstance(replies, Sequence) else repr(replies)
-        problem: str | None = f"expected {amount(count, 'text')} in reply to a request, found {found}"
+        shown = len(replies) if isinstance(replies, Sequence) else repr(replies)
+        problem: str | None = f"expected {amount(count, 'text')} in reply to a request, found {shown}"
     else:
         problem = next(filter(None, (_misfit(request, reply) for reply in replies)), None)
     if problem is not None:

@@ -163,12 +163,12 @@ class ClusterWorker:
                 raise error
             assert self._models is not None
             identity, compute = self._models.answers[type(requests[0])]
-            made = compute(requests, replies.__setitem__)
-            if len(made) != len(requests):
+            computed = compute(requests, replies.__setitem__)
+            if len(computed) != len(requests):
                 raise BackendError(
-                    f"{identity} gave {amount(len(made), 'reply', 'replies')} to {amount(len(requests), 'request')}"
+                    f"{identity} gave {amount(len(computed), 'reply', 'replies')} to {amount(len(requests), 'request')}"
                 )
-            replies = dict(enumerate(made))
+            replies = dict(enumerate(computed))
         except BaseException as error:
             failure = in_words(error)
         for place, reply in replies.items():
@@ -298,11 +298,11 @@ class RayWorkers:
         limit = self._limit(sum(map(_samples, requests)))
         by_type = sorted(enumerate(requests), key=lambda one: type(one[1]).__name__)
         if self._homes is None:
-            found = self._replies(cut(by_type, limit), {})
+            answered = self._replies(cut(by_type, limit), {})
         else:
             shares = self._shares(by_type, self._homes)
-            found = self._replies(iter(()), {home: deque(cut(shares[home], limit)) for home in shares})
-        for place, reply in found:
+            answered = self._replies(iter(()), {home: deque(cut(shares[home], limit)) for home in shares})
+        for place, reply in answered:
             replies[place] = reply
             ready(place, reply)
         return replies
@@ -319,21 +319,21 @@ class RayWorkers:
         """
         limit = LARGEST if expected is None else max(_SMALLEST, self._limit(expected))
         replies: dict[int, Reply] = {}
-        given = read = 0
+        yielded = read = 0
 
         def chunks() -> Iterator[Chunk]:
             nonlocal read
             for chunk in cut(enumerate(requests), limit):
-                while read - given > _CHUNKS_A_WORKER * self.size * LARGEST:
+                while read - yielded > _CHUNKS_A_WORKER * self.size * LARGEST:
                     yield {}
                 read += len(chunk)
                 yield chunk
 
         for place, reply in self._replies(chunks(), {}):
             replies[place] = reply
-            while given in replies:
-                yield replies.pop(given)
-                given += 1
+            while yielded in replies:
+                yield replies.pop(yielded)
+                yielded += 1
 
     def close(self) -> None:
         """End the workers and leave the cluster."""
@@ -398,7 +398,7 @@ class RayWorkers:
                 continue
             worker, chunk = calls.pop(call)
             try:
-                made: Answered = self._ray.get(call)
+                answered: Answered = self._ray.get(call)
             except self._ray.exceptions.RayTaskError as error:
                 raise BackendError(f"{worker.name} failed in an unexpected way: {error}") from error
             except self._ray.exceptions.RayError as error:
@@ -413,7 +413,7 @@ class RayWorkers:
                             "worker has, give workers more or ask for fewer tokens at once; every other reply is recorded"
                         )
                 continue
-            replies, broke, _ = made
+            replies, broke, _ = answered
             places = list(chunk)
             for place, reply in replies.items():
                 yield places[place], reply

@@ -175,10 +175,10 @@ class MemoryReplies:
     def get(self, keys: Sequence[str]) -> dict[str, str]:
         """Those of the keys that are still there, with their replies."""
         with self._lock:
-            known = {key: self._replies[key] for key in keys if key in self._replies}
-            for key in known:
+            stored = {key: self._replies[key] for key in keys if key in self._replies}
+            for key in stored:
                 self._replies.move_to_end(key)
-        return known
+        return stored
 
     def put(self, replies: Mapping[str, str]) -> dict[str, str]:
         """Keep replies; gives what now stands under each key."""

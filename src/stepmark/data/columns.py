@@ -63,18 +63,18 @@ def parse_columns(
     return columns
 
 
-def check_columns(columns: Columns, found: Iterable[str]) -> None:
+def check_columns(columns: Columns, names: Iterable[str]) -> None:
     """Refuse a name for a column that is not among those found.
 
     Raises:
         InputError: it lists the columns that are there.
     """
-    found = list(found)
+    names = list(names)
     for name, column in columns.items():
-        if column not in found:
+        if column not in names:
             raise InputError(
                 f"there is no column {column!r}, which is to be read as {name!r} (`columns`); "
-                f"found {quoted(found) or 'none'}",
+                f"found {quoted(names) or 'none'}",
                 field=column,
             )
 
@@ -88,7 +88,7 @@ def under_our_names(row: dict[str, Any], columns: Columns) -> dict[str, Any]:
     if not columns:
         return row
     named = {column: name for name, column in columns.items()}
-    taken = {
+    assigned = {
         other
         for name, column in columns.items()
         for other in _rivals(name)
@@ -102,7 +102,7 @@ def under_our_names(row: dict[str, Any], columns: Columns) -> dict[str, Any]:
             data[name] = value
         elif name is not None:
             aside[name.removeprefix(META)] = value
-        elif plain(column) in taken or column in columns:
+        elif plain(column) in assigned or column in columns:
             aside[column] = value
         else:
             data[column] = value
@@ -183,10 +183,10 @@ def problem_column(row: Mapping[str, Any]) -> str:
     """
     column = chosen(row, "problem")
     if column is None:
-        known = names_of("problem")
-        null = next((name for name in known if name in row), None)
+        aliases = names_of("problem")
+        null = next((name for name in aliases if name in row), None)
         raise InputError(
-            f"expected a problem under one of {quoted(known)}; found {quoted(row)}. Say which column it is with `columns` (problem=COLUMN)"
+            f"expected a problem under one of {quoted(aliases)}; found {quoted(row)}. Say which column it is with `columns` (problem=COLUMN)"
             if null is None
             else "expected a text, found null",
             field=null,

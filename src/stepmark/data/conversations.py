@@ -315,14 +315,14 @@ def solution_of(
     if (solution is None) == (steps is None):
         neither = "found neither" if steps is None else "found both"
         raise InputError(f"expected a solution or its steps (`steps`), {neither}", field="solution")
-    given, own = None if problem is None else problem_of(problem), None
+    stated, own = None if problem is None else problem_of(problem), None
     if isinstance(solution, LabelledSolution | GradedSolution):
         solution = solution.solution
     if isinstance(solution, Solution | SampledSolution):
         own, id = solution.problem, id or solution.id
-        if given is not None and given.text != own.text:
+        if stated is not None and stated.text != own.text:
             raise InputError(
-                f"expected a solution of the problem {given.text[:60]!r}, found one of {own.text[:60]!r}; "
+                f"expected a solution of the problem {stated.text[:60]!r}, found one of {own.text[:60]!r}; "
                 "give None as the problem to take the solution's own",
                 field="problem",
             )
@@ -334,7 +334,7 @@ def solution_of(
         solution = split_text(solution, split_by, marker=marker)
     if steps is None and not isinstance(solution, Segmentation):
         own, solution = read_messages(_messages(solution), how=split_by, marker=marker)
-    if (asked := given or own) is None:
+    if (asked := stated or own) is None:
         raise InputError(
             "expected a problem, found None: only a Solution or chat messages say their own", field="problem"
         )
@@ -388,9 +388,9 @@ def each_solution(
     each: Iterable[Any] = solutions
     for index, item in enumerate(each):
         steps = isinstance(item, list | tuple) and not all(isinstance(part, Mapping) for part in item)
-        given = {"steps": item} if steps else {"solution": item}
+        fields_ = {"steps": item} if steps else {"solution": item}
         try:
-            records.append(solution_of(shared, **given, split_by=split_by, marker=marker))
+            records.append(solution_of(shared, **fields_, split_by=split_by, marker=marker))
         except InputError as error:
             raise error.at(f"solution {index} (0-based)") from None
     return records
@@ -420,16 +420,16 @@ def _steps(steps: Steps | None) -> tuple[Step, ...]:
             f"expected a list of step texts, found {json_type(steps)}; a text that is to be split is a `solution`",
             field="steps",
         )
-    given: list[Any] = list(steps)
-    if not given:
+    values: list[Any] = list(steps)
+    if not values:
         raise InputError("expected at least one step, found an empty list", field="steps")
-    for index, part in enumerate(given):
+    for index, part in enumerate(values):
         if not isinstance(part, Step) and (not isinstance(part, str) or not part.strip()):
             actual = "a blank one" if isinstance(part, str) else json_type(part)
             raise InputError(
-                f"step {index + 1} of {len(given)}: expected a text, found {actual}", field=f"steps[{index}]"
+                f"step {index + 1} of {len(values)}: expected a text, found {actual}", field=f"steps[{index}]"
             )
-    return tuple(part if isinstance(part, Step) else Step(text=part) for part in given)
+    return tuple(part if isinstance(part, Step) else Step(text=part) for part in values)
 
 
 @checked

@@ -223,9 +223,9 @@ Label = bool | int | float | None
 def step_labels(row: Mapping[str, Any]) -> list[Label] | None:
     """The labels of a row's steps, one each, as TRL writes them; None where there are none."""
     labels = row.get("labels")
-    given = row.get("steps") is not None or row.get("completions") is not None
+    has_steps = row.get("steps") is not None or row.get("completions") is not None
     listed = isinstance(labels, list) and all(isinstance(label, Label) for label in labels)
-    return labels if given and labels and listed else None
+    return labels if has_steps and labels and listed else None
 
 
 def is_solution(row: Mapping[str, Any]) -> bool:
@@ -311,8 +311,8 @@ def _read_solution(
     if kind == "messages":
         from stepmark.data.conversations import read_messages
 
-        given = row[column]
-        messages = plain_messages(given if isinstance(given, str) else list_of(row, column), where, column)
+        value = row[column]
+        messages = plain_messages(value if isinstance(value, str) else list_of(row, column), where, column)
         problem, cut = read_messages(messages, where=where, how=how, marker=marker, reasoning=reasoning)
         steps = cut.steps
     elif kind == "solution":

@@ -116,21 +116,21 @@ def plant_errors(
         )
     check_outputs({"out": out}, solutions)
     errors = ExactErrors(wrong=wrong, kinds=tuple(kinds), seed=seed)
-    given = None if solutions is None else run_input(solutions, again=True)
+    run = None if solutions is None else run_input(solutions, again=True)
     manifest = {
         "command": "label exact",
-        "input": {"arithmetic": arithmetic} if given is None else given.manifest,
+        "input": {"arithmetic": arithmetic} if run is None else run.manifest,
         "method": {"name": "exact", **asdict(errors)},
         "settings": {"split": split, "columns": columns, "keep_going": keep_going},
     }
     made: Counter[str] = Counter()
     refused: list[dict[str, Any]] = []
     records: list[LabelledRow] = []
-    worked = (
-        _of_the_world(arithmetic or 0, seed) if given is None else _worked(given, columns, split, keep_going)
+    worked_solutions = (
+        _of_the_world(arithmetic or 0, seed) if run is None else _worked(run, columns, split, keep_going)
     )
     with atomic_rows(out) as write:
-        for where, source in worked:
+        for where, source in worked_solutions:
             try:
                 if isinstance(source, InputError):
                     raise source
@@ -146,7 +146,7 @@ def plant_errors(
                     records.append(row)
         if not made:
             why = f": {refused[0]['where']}: {refused[0]['why']}" if refused else ""
-            name = None if given is None else given.name
+            name = None if run is None else run.name
             raise InputError(f"no error could be put into any solution{why}", where=name)
     counts = {"made": made, "refused": Counter(entry["why"] for entry in refused)}
     facts = {name: dict(numbers.most_common()) for name, numbers in counts.items()}
@@ -170,24 +170,24 @@ def _of_the_world(count: int, seed: int) -> Iterator[tuple[str, Worked]]:
 
 
 def _worked(
-    given: RunInput, columns: Mapping[str, str] | None, split: str, keep_going: bool
+    run: RunInput, columns: Mapping[str, str] | None, split: str, keep_going: bool
 ) -> Iterator[tuple[str, Worked | InputError]]:
     """Right solutions, each with its name, NAME:LINE; an error in the place of one that cannot be used.
 
     Raises:
         InputError: a row that is no solution, unless `keep_going`.
     """
-    first = next(read_rows(given.source, columns=columns, keep_going=True))
+    first = next(read_rows(run.source, columns=columns, keep_going=True))
     is_gsm8k = (
         isinstance(first, Row) and {"question", "answer"} <= set(first.data) and not content_of(first.data)
     )
     rows: Iterable[Row | SolutionRow | Refusal] = (
-        read_rows(given.source, columns=columns, keep_going=True)
+        read_rows(run.source, columns=columns, keep_going=True)
         if is_gsm8k
-        else read_solutions(given.source, columns=columns, how=split, keep_going=True)
+        else read_solutions(run.source, columns=columns, how=split, keep_going=True)
     )
     for row in rows:
-        where = (row.error.where or given.name) if isinstance(row, Refusal) else row.where
+        where = (row.error.where or run.name) if isinstance(row, Refusal) else row.where
         name = Path(where).name  # without the folder: equal inputs give equal files wherever they lie
         try:
             if isinstance(row, Refusal):
@@ -204,10 +204,10 @@ def _worked(
             yield name, worked if own else replace(worked, problem=replace(worked.problem, id=name))
 
 
-def _summary(made: Counter[str], refused: Sequence[Mapping[str, Any]], beside: str | None) -> list[str]:
-    kinds = {kind: count for kind, count in made.most_common() if kind in KINDS}
+def _summary(counts: Counter[str], refused: Sequence[Mapping[str, Any]], beside: str | None) -> list[str]:
+    kinds = {kind: count for kind, count in counts.most_common() if kind in KINDS}
     lines = [
-        f"{amount(made['right'], 'right solution')}, {amount(made['twin'], 'right twin')} of jumps, {amount(sum(kinds.values()), 'wrong one')}: "
+        f"{amount(counts['right'], 'right solution')}, {amount(counts['twin'], 'right twin')} of jumps, {amount(sum(kinds.values()), 'wrong one')}: "
         + ", ".join(f"{count:,} {kind}" for kind, count in kinds.items())
     ]
     if refused:
@@ -250,12 +250,12 @@ class ExactErrors:
             for kind in rng.sample(list(tries), len(tries)):
                 if len(wrong) == self.wrong:
                     break
-                (_, *found) = with_errors(worked, rng, kinds=(kind,))
-                if found and found[-1].solution.texts not in wrong:
-                    wrong[found[-1].solution.texts] = found[-1], kind
-                    twins |= {twin.solution.texts: twin for twin in found[:-1]}
+                (_, *variants) = with_errors(worked, rng, kinds=(kind,))
+                if variants and variants[-1].solution.texts not in wrong:
+                    wrong[variants[-1].solution.texts] = variants[-1], kind
+                    twins |= {twin.solution.texts: twin for twin in variants[:-1]}
                     continue
-                tries[kind] -= 1 if found else tries[kind]
+                tries[kind] -= 1 if variants else tries[kind]
                 if not tries[kind]:
                     del tries[kind]
         if not wrong:
@@ -278,7 +278,7 @@ class ExactErrors:
 
         return [
             row(right, "right", None),
-            *(row(made, f"wrong-{n}", kind) for n, (made, kind) in enumerate(wrong.values(), start=1)),
+            *(row(variant, f"wrong-{n}", kind) for n, (variant, kind) in enumerate(wrong.values(), start=1)),
             *(row(twin, f"twin-{n}", "jump") for n, twin in enumerate(twins.values(), start=1)),
         ]
 
@@ -394,8 +394,8 @@ class Book:
         if value is None or not NUMBER.fullmatch(answer.removeprefix("-")):
             return None
         right = [plain(line) for line in worked.lines]
-        given = numbers(worked.problem.text) | _CONSTANTS
-        return cls(worked, right, "\n".join(right), value, frozenset(given))
+        stated = numbers(worked.problem.text) | _CONSTANTS
+        return cls(worked, right, "\n".join(right), value, frozenset(stated))
 
 
 class NotSureError(Exception):
@@ -538,8 +538,8 @@ def _other_units() -> dict[str, list[str]]:
     for family in map(str.split, _FAMILIES):
         for forms in (family, [_PLURALS.get(unit, f"{unit}s") for unit in family]):
             for unit in forms:
-                known = others.setdefault(unit, [])
-                known += [other for other in forms if other not in (unit, *known)]
+                unit_forms = others.setdefault(unit, [])
+                unit_forms += [other for other in forms if other not in (unit, *unit_forms)]
     return others
 
 
@@ -560,30 +560,30 @@ def with_errors(
     for kind in kinds:
         places = list(range(len(worked.lines)))
         rng.shuffle(places)
-        made = _first_made(kind, book, places, rng)
-        if made is not None and made.twin is not None:
-            yield _labelled(worked, made.twin)
-        if made is not None:
-            yield _labelled(worked, made.steps, made.error, kind)
+        variant = _first_made(kind, book, places, rng)
+        if variant is not None and variant.twin is not None:
+            yield _labelled(worked, variant.twin)
+        if variant is not None:
+            yield _labelled(worked, variant.steps, variant.error, kind)
 
 
 def _first_made(kind: Kind, book: Book, places: Sequence[int], rng: random.Random) -> _Made | None:
     for place in places:
         for _ in range(_TRIES):
             with contextlib.suppress(NotSureError):
-                made = _MAKERS[kind](book, place, rng)
-                if made is not None and _comes_out(book, made, kind):
-                    return made
+                variant = _MAKERS[kind](book, place, rng)
+                if variant is not None and _comes_out(book, variant, kind):
+                    return variant
     return None
 
 
-def _comes_out(book: Book, made: _Made, kind: Kind) -> bool:
+def _comes_out(book: Book, variant: _Made, kind: Kind) -> bool:
     """Whether no calculation is false that is not meant to be."""
-    known = set(book.right)
+    right_lines = set(book.right)
     return not any(
         formula.truth == "wrong"
-        for i, step in enumerate(made.steps)
-        if step not in known and not (i == made.error and kind in ("value", "jump", "unit"))
+        for i, step in enumerate(variant.steps)
+        if step not in right_lines and not (i == variant.error and kind in ("value", "jump", "unit"))
         for formula in calculations(step)
     )
 
@@ -607,14 +607,14 @@ def _slips(kind: Kind, book: Book, place: int, rng: random.Random) -> _Made | No
     if not formulas:
         return None
     formula = rng.choice(formulas)
-    made = slip(formula, kind, rng, book.style)
+    slipped = slip(formula, kind, rng, book.style)
     value = compute(formula[1])
     assert value is not None
-    if made is None or made.kind != kind or made.value == value:
+    if slipped is None or slipped.kind != kind or slipped.value == value:
         return None
     carry = carry_from(book, place, formula.start())
     carry.seen -= {value} - numbers("\n".join(book.right[:place]))
-    altered = _altered_line(carry, formula, made.before, value, made.value)
+    altered = _altered_line(carry, formula, slipped.before, value, slipped.value)
     return _done(book, place, [altered], carry)
 
 
@@ -640,10 +640,10 @@ def _jump(book: Book, place: int, rng: random.Random) -> _Made | None:
     head += " $" if before.endswith("$") else " "
     carry = carry_from(book, place, formula.start())
     altered = _altered_line(carry, formula, head, value, another(value, rng))
-    made = _done(book, place, [altered], carry)
+    variant = _done(book, place, [altered], carry)
     twin = [*book.right[:place], head + after.lstrip(" $"), *book.right[place + 1 :]]
     answer = answer_line(book.worked.problem.answer or "")
-    return replace(made, twin=[*twin, answer])
+    return replace(variant, twin=[*twin, answer])
 
 
 def _unit(book: Book, place: int, rng: random.Random) -> _Made | None:
@@ -698,8 +698,8 @@ def _repeated(book: Book, place: int, rng: random.Random) -> _Made | None:
     carry = carry_from(book, place)
     carry.seen -= {value} - numbers("\n".join(book.right[:place]))
     altered = _altered_line(carry, formula, again, value, new)
-    made = _done(book, place, [book.right[place], altered], carry)
-    return replace(made, error=place + 1)
+    variant = _done(book, place, [book.right[place], altered], carry)
+    return replace(variant, error=place + 1)
 
 
 def _start_of(book: Book, place: int) -> tuple[Fraction, Fraction, re.Match[str]] | None:

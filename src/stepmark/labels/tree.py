@@ -82,8 +82,8 @@ class RolloutTree(RolloutLabeller):
         Raises:
             InputError: no reference answer, or no steps.
         """
-        grown = await self.grow(solution.problem, (solution,), policy, verifier)
-        return grown.whole(grown.given[0])
+        labelled = await self.grow(solution.problem, (solution,), policy, verifier)
+        return labelled.whole(labelled.given[0])
 
     async def label_together(
         self, solutions: Sequence[Solution], policy: Completing, verifier: Verifying
@@ -96,10 +96,10 @@ class RolloutTree(RolloutLabeller):
             InputError: as `grow`; or the policy can read none of them.
         """
         refused: dict[int, InputError] = {}
-        grown = await self.grow(solutions[0].problem, solutions, policy, verifier, refused)
+        labelled = await self.grow(solutions[0].problem, solutions, policy, verifier, refused)
         if len(refused) == len(solutions):
             raise refused[0]
-        searched = iter((grown.whole(grown.given[0]), *grown.given[1:]))
+        searched = iter((labelled.whole(labelled.given[0]), *labelled.given[1:]))
         return tuple(
             Refusal(solution=solution, error=refused[number]) if number in refused else next(searched)
             for number, solution in enumerate(solutions)
@@ -108,7 +108,7 @@ class RolloutTree(RolloutLabeller):
     async def grow(
         self,
         problem: Problem,
-        given: Sequence[Solution],
+        solutions: Sequence[Solution],
         policy: Completing,
         verifier: Verifying,
         refused: dict[int, InputError] | None = None,
@@ -120,16 +120,16 @@ class RolloutTree(RolloutLabeller):
         Raises:
             InputError: no reference answer, a solution without steps or of another problem, or one that cannot be read.
         """
-        for solution in given:
+        for solution in solutions:
             count_steps(solution)
             if (solution.problem.text, solution.problem.answer) != (problem.text, problem.answer):
                 raise InputError(
                     "expected a solution of the problem whose tree it is given to", where=solution.id
                 )
-        tree = _Tree(self, problem, given, policy, verifier)
+        tree = _Tree(self, problem, solutions, policy, verifier)
         root = await tree.state(())
         firsts = []
-        for number, solution in enumerate(given):
+        for number, solution in enumerate(solutions):
             try:
                 firsts.append(await tree.begin(solution))
             except InputError as error:
@@ -216,19 +216,19 @@ class _Tree:
         self,
         settings: RolloutTree,
         problem: Problem,
-        given: Sequence[Solution],
+        solutions: Sequence[Solution],
         policy: Completing,
         verifier: Verifying,
     ) -> None:
         self._settings = settings
         self._policy, self._verifier = policy, verifier
         self._problem = problem
-        self._way = way_of(given)
-        self._id = given[0].id if given and given[0].id else problem.id
+        self._way = way_of(solutions)
+        self._id = solutions[0].id if solutions and solutions[0].id else problem.id
         self._states: dict[str, PrefixState] = {}
         self._pool: list[PoolEntry] = []
         # Before any rollout: one that repeats a given solution must not enter the pool.
-        self._texts = {prefixes(on_lines(solution.steps))[-1].rstrip() for solution in given}
+        self._texts = {prefixes(on_lines(solution.steps))[-1].rstrip() for solution in solutions}
         self._begun: set[str] = set()
         self.paths: list[Path] = []
         """Rollouts that were selected."""

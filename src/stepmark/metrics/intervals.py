@@ -121,13 +121,13 @@ def bootstrap(
     """
     _check(clusters, resamples, seed, level)
     value = statistic(np.ones((1, len(clusters))))
-    drawn: dict[str, list[Floats]] = {name: [] for name in value}
+    samples: dict[str, list[Floats]] = {name: [] for name in value}
     for weights in _weightings(clusters, resamples, seed):
         for name, figures in statistic(weights).items():
-            drawn[name].append(figures)
+            samples[name].append(figures)
     return {
         name: _interval(float(value[name][0]), np.concatenate(parts), level, clusters)
-        for name, parts in drawn.items()
+        for name, parts in samples.items()
     }
 
 
@@ -159,15 +159,15 @@ def paired_bootstrap(
     ones = np.ones((1, len(clusters)))
     one_a, one_b = a(ones), b(ones)
     names = [name for name in one_a if name in one_b]
-    drawn: dict[str, list[Floats]] = {name: [] for name in names}
+    samples: dict[str, list[Floats]] = {name: [] for name in names}
     for weights in _weightings(clusters, resamples, seed):
         figures_a, figures_b = a(weights), b(weights)
         for name in names:
-            drawn[name].append(figures_b[name] - figures_a[name])
+            samples[name].append(figures_b[name] - figures_a[name])
     result = {}
     for name in names:
         left, right = float(one_a[name][0]), float(one_b[name][0])
-        differences = np.concatenate(drawn[name])
+        differences = np.concatenate(samples[name])
         interval = _interval(right - left, differences, level, clusters, paired=True)
         valid = differences[np.isfinite(differences)]
         p = None
@@ -227,20 +227,20 @@ def _weightings(clusters: Sequence[Hashable], resamples: int, seed: int) -> Iter
     for start in range(0, resamples, block):
         size = min(block, resamples - start)
         # Row by row: the draws must not depend on the block's size.
-        drawn = np.stack(
+        samples = np.stack(
             [np.bincount(random.integers(0, count, count), minlength=count) for _ in range(size)]
         )
-        yield drawn[:, member].astype(np.float64)
+        yield samples[:, member].astype(np.float64)
 
 
 def _interval(
-    value: float, drawn: Floats, level: float, clusters: Sequence[Hashable], *, paired: bool = False
+    value: float, samples: Floats, level: float, clusters: Sequence[Hashable], *, paired: bool = False
 ) -> Interval:
-    valid = drawn[np.isfinite(drawn)]
+    valid = samples[np.isfinite(samples)]
     # Of a single cluster, or where all items are right, every draw is the same: an interval of no width would claim certainty.
     same = len(set(clusters)) == 1 or (not paired and len(valid) > 0 and valid.min() == valid.max())
     # Where a figure is undefined in most resamples, the rest tells of another population than the one asked about.
-    if same or not np.isfinite(value) or len(valid) < 0.5 * len(drawn):
+    if same or not np.isfinite(value) or len(valid) < 0.5 * len(samples):
         return Interval(value=_number(value), low=None, high=None, level=level)
     low, high = np.quantile(valid, [0.5 - level / 2, 0.5 + level / 2])
     return Interval(value=value, low=float(low), high=float(high), level=level)

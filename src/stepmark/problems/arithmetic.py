@@ -452,26 +452,26 @@ def make_problems(
         UsageError: a setting out of its range, or an output that cannot be written.
     """
     check_outputs({"out": out, "solutions": solutions})
-    made = list(
+    problems = list(
         arithmetic_problems(
             count, seed=seed, steps=steps, surface=surface, distractors=distractors, largest=largest
         )
     )
     if solutions is not None:
         with atomic_rows(solutions) as write:
-            for problem in made:
+            for problem in problems:
                 row = {"problem": problem.text, "steps": list(problem.steps), "answer": str(problem.answer)}
                 write({**row, "id": problem.id})
     if out is not None:
         with atomic_rows(out) as write:
-            for problem in made:
+            for problem in problems:
                 write(record_row(problem.problem))
     written = Path(out) if out is not None and not is_stream(out) else None
     return Results(
-        lambda: iter(made),
-        len(made),
+        lambda: iter(problems),
+        len(problems),
         out=written,
-        summary=f"{amount(len(made), 'problem')}" + ("" if written is None else f" in {written}"),
+        summary=f"{amount(len(problems), 'problem')}" + ("" if written is None else f" in {written}"),
     )
 
 

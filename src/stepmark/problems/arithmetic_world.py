@@ -128,8 +128,8 @@ def true_labels(problem: ArithmeticProblem, steps: Sequence[str]) -> tuple[tuple
     labels: list[bool] = []
     for number, text in enumerate(steps):
         line = read_line(text)
-        known = line is not None and (line.name is None or line.name in problem.places)
-        if line is None or not known or not line.readable:
+        fits = line is not None and (line.name is None or line.name in problem.places)
+        if line is None or not fits or not line.readable:
             raise InputError(
                 f"step {number}: expected 'NAME: A + B = C' with a name from this problem, or 'The answer is C.', "
                 f"found {text!r}",
@@ -454,12 +454,14 @@ class Solver:
             dropped = self._wrong(place + 2, 0)
         drop = KINDS["drop"]
         repeat = KINDS["repeat"] if place and self.is_plain(place - 1) else 0.0
-        known = (1 - error) * self._right(place + 1) + error * ((1 - drop - repeat) * wrong + drop * dropped)
+        repaired = (1 - error) * self._right(place + 1) + error * (
+            (1 - drop - repeat) * wrong + drop * dropped
+        )
         # After a repetition the solver stands where it stood, with a wrong quantity; corrected, it is back here. So this V
         # stands on both sides: V = known + error repeat (fix V + (1 - fix) on).
         fix = self._fix(0)
         on = self._go_on(place, True, False, True, 0) if repeat else 0.0
-        return (known + error * repeat * (1 - fix) * on) / (1 - error * repeat * fix)
+        return (repaired + error * repeat * (1 - fix) * on) / (1 - error * repeat * fix)
 
     def _go_on(self, place: int, running: bool, product: bool, merged: bool, age: int) -> float:
         """V of a wrong class when the next line is no correction."""

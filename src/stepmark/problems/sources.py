@@ -140,9 +140,9 @@ def _problem(row: Row, *, need_answer: bool) -> ProblemRow:
     text = text_of(data, asked)
     answer, answered = reference_answer(data)
     if answer is None and need_answer:
-        known = ("answer", *ALIASES["answer"])
+        aliases = ("answer", *ALIASES["answer"])
         raise InputError(
-            f"expected a reference answer under one of {', '.join(known)}; say which column it is with `columns` (answer=COLUMN)",
+            f"expected a reference answer under one of {', '.join(aliases)}; say which column it is with `columns` (answer=COLUMN)",
             field="answer",
         )
     name, named = identifier(data)

@@ -50,11 +50,11 @@ class Batch:
         ):
             if tensor is not None and tuple(tensor.shape) != shape:
                 raise InputError(f"{name}: expected the shape {shape}, found {_shape(tensor)}", field=name)
-        ends, here = self.step_ends, self.has_step
+        ends, present = self.step_ends, self.has_step
         if ends.ndim != 2 or len(ends) != rows:
             raise InputError(f"step_ends: expected ({rows}, S), found {_shape(ends)}", field="step_ends")
-        inside = torch.gather(self.mask, 1, ends.clamp(0, tokens - 1)) & (ends < tokens) | ~here
-        rising = ~here[:, 1:] | (here[:, :-1] & (ends[:, 1:] > ends[:, :-1]))
+        inside = torch.gather(self.mask, 1, ends.clamp(0, tokens - 1)) & (ends < tokens) | ~present
+        rising = ~present[:, 1:] | (present[:, :-1] & (ends[:, 1:] > ends[:, :-1]))
         if not (rising.all() and inside.all()):
             row = int(torch.nonzero(~rising.all(-1) | ~inside.all(-1))[0])
             raise InputError(
@@ -64,7 +64,7 @@ class Batch:
             )
         for name, tensor, read in (
             ("outcome", self.outcome, torch.ones_like(self.outcome, dtype=torch.bool)),
-            ("step_rewards", self.step_rewards, here),
+            ("step_rewards", self.step_rewards, present),
             ("token_rewards", self.token_rewards, self.mask),
             ("values", self.values, self.mask),
         ):

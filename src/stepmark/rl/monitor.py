@@ -159,8 +159,8 @@ def _bootstrapped(
     if divergence is not None:
         ratios["divergence"] = (np.asarray(divergence, dtype=np.float64), tokens)
     for name, column in columns.items():
-        values, known = _filled(column)
-        ratios[name] = (values, known.astype(np.float64))
+        values, present = _filled(column)
+        ratios[name] = (values, present.astype(np.float64))
     filled, read = _filled(weakest)
     scores, labels = filled[read], np.array([item.right for item in rated], dtype=np.float64)[read]
 
@@ -175,8 +175,8 @@ def _bootstrapped(
 
 def _filled(column: Column) -> tuple[Floats, np.ndarray]:
     """[solutions] each: the numbers, 0 where there is none; and where there is one."""
-    known = np.array([value is not None for value in column])
-    return np.array([0.0 if value is None else value for value in column]), known
+    present = np.array([value is not None for value in column])
+    return np.array([0.0 if value is None else value for value in column]), present
 
 
 def _cells(

@@ -63,8 +63,8 @@ class PolicyProgressLines:
             value = update.figures.get(key)
             parts += [f"{name} {value:.3f}"] if value is not None else []
         if number < self._updates and can_estimate(number - before, self._updates - before):
-            left = (self._clock() - self._start) / (number - before) * (self._updates - number)
-            parts.append(f"{clock_face(left)} left")
+            seconds = (self._clock() - self._start) / (number - before) * (self._updates - number)
+            parts.append(f"{clock_face(seconds)} left")
         return ", ".join(parts)
 
 
@@ -188,15 +188,15 @@ def rl_html(
 def _plots(rows: Sequence[Watched]) -> Iterator[Item]:
     for title, unit, curves, note in _PLOTS:
         series = tuple(_series(rows, curve, place) for curve, place in curves.items())
-        known = tuple(one for one in series if any(value is not None for value in one.y))
-        if known:
+        drawable = tuple(one for one in series if any(value is not None for value in one.y))
+        if drawable:
             limits = (0, 1) if unit in ("share", "AUC") else None
             marks = tuple(_marks(rows))
             yield Lines(
                 title=title,
                 x_label="update",
                 y_label=unit,
-                series=known,
+                series=drawable,
                 y_range=limits,
                 marks=marks,
                 note=note,
@@ -229,13 +229,13 @@ def _learning(history: Sequence[Mapping[str, Any]]) -> Iterator[Item]:
         ("Samples of training", "share, mean score", ("accuracy", "reward", "flat")),
         ("Implicit PRM", "cross-entropy", ("implicit_loss",)),
     ):
-        known = [name for name in names if any(row.get(name) is not None for row in history)]
+        recorded = [name for name in names if any(row.get(name) is not None for row in history)]
         series = tuple(
-            smoothed(name if len(names) > 1 else "", history, x="update", y=name) for name in known
+            smoothed(name if len(names) > 1 else "", history, x="update", y=name) for name in recorded
         )
         note = (
             "flat: groups all right or all wrong, which teach nothing by the outcome."
-            if "flat" in known
+            if "flat" in recorded
             else ""
         )
         if series:
@@ -331,7 +331,7 @@ def _measured(rows: Sequence[Watched], title: str, now: str) -> Table:
     cells = {
         what: [_bracket(figure(row, name), 1, 4) for row in shown.values()] for what, name in _FIGURES.items()
     }
-    lines = tuple((what, *found) for what, found in cells.items() if {*found} != {ABSENT})
+    lines = tuple((what, *figures) for what, figures in cells.items() if {*figures} != {ABSENT})
     return Table(title=title, columns=("figure", *shown), rows=lines)
 
 

@@ -156,11 +156,11 @@ def judge(
                     left_out=settings.cut == "drop" and completion.finish == "length",
                 )
             )
-    there = [number for number, item in enumerate(rated) if item.steps]
+    scorable = [number for number, item in enumerate(rated) if item.steps]
     verdicts = verifier.verify_many(
-        (rated[number].drawn.text, str(rated[number].problem.answer)) for number in there
+        (rated[number].drawn.text, str(rated[number].problem.answer)) for number in scorable
     )
-    for number, verdict in zip(there, verdicts, strict=True):
+    for number, verdict in zip(scorable, verdicts, strict=True):
         known = rated[number]
         counts = verdict.correct is True and (settings.cut == "verify" or not known.cut)
         rated[number] = replace(known, verdict=verdict, outcome=float(counts))
@@ -178,9 +178,9 @@ def scored(
     that is not finite is an error.
     """
     results = list(rated)
-    there = [number for number, item in enumerate(results) if item.steps]
-    solutions = [Solution(problem=results[n].problem, steps=results[n].steps) for n in there]
-    for number, result in zip(there, prm.score_many(solutions, keep_going=True), strict=True):
+    scorable = [number for number, item in enumerate(results) if item.steps]
+    solutions = [Solution(problem=results[n].problem, steps=results[n].steps) for n in scorable]
+    for number, result in zip(scorable, prm.score_many(solutions, keep_going=True), strict=True):
         item = results[number]
         if isinstance(result, Refusal):
             results[number] = replace(item, refused=str(result.error))

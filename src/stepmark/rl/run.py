@@ -287,7 +287,7 @@ class _PolicyTrainingRun:
             # An implicit PRM has a threshold too.
             "threshold": "there is no `prm`" if prm is None and self.implicit is None else "",
         }
-        given = {
+        identity = {
             "kl": training.kl != usual.kl or None,
             "value_weight": training.value_weight != usual.value_weight or None,
             "implicit_model": self.implicit_model,
@@ -296,7 +296,7 @@ class _PolicyTrainingRun:
             "refit": self.refit,
             "threshold": watch.threshold,
         }
-        note_idle(given, {setting: why for setting, why in idle.items() if why})
+        note_idle(identity, {setting: why for setting, why in idle.items() if why})
 
     def record(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """All that decides the result, as plain data; models by their files, so that none is exchanged unnoticed."""

@@ -89,17 +89,17 @@ def policy_loss(
     All are (B, T): log-probabilities of the policy now, with gradient, when the completions were written and of the reference, advantages,
     and weights from `token_weights`. A ratio counts from 1 - `clip_low` to 1 + `clip_high`. `kl_loss` None: no divergence in the loss.
     """
-    here = weights > 0
-    delta = torch.where(here, logprobs - old, 0.0)
+    weighted = weights > 0
+    delta = torch.where(weighted, logprobs - old, 0.0)
     ratio = delta.exp()
     plain = ratio * advantages
     cut = ratio.clamp(1 - clip_low, 1 + clip_high) * advantages
     loss = -(torch.minimum(plain, cut) * weights).sum()
     divergence = None
     if reference is not None:
-        divergence = (kl(logprobs.detach(), reference, here, estimator="k3") * weights).sum()
+        divergence = (kl(logprobs.detach(), reference, weighted, estimator="k3") * weights).sum()
         if kl_loss is not None and kl_weight:
-            loss = loss + kl_weight * (kl(logprobs, reference, here, estimator=kl_loss) * weights).sum()
+            loss = loss + kl_weight * (kl(logprobs, reference, weighted, estimator=kl_loss) * weights).sum()
     return PolicyLoss(loss=loss, clipped=((cut < plain) * weights).sum().detach(), divergence=divergence)
 
 
@@ -138,12 +138,12 @@ def collect(
         )
         for place, prompt in enumerate(prompts)
     ]
-    drawn = []
+    samples = []
     for problem, reply in zip(problems, actor.write(requests), strict=True):
         if isinstance(reply, InputError):
             raise reply.at(f"problem {problem.id or problem.text[:40]!r}")
-        drawn.append(reply)
-    return judge(problems, drawn, verifier, settings, PromptEncoder(actor.tokenizer, actor.name).text)
+        samples.append(reply)
+    return judge(problems, samples, verifier, settings, PromptEncoder(actor.tokenizer, actor.name).text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,8 +270,10 @@ class PolicyTrainer:
         if old is not None and reference is not None and penalised:
             penalty = kl_reward(old, reference, rows.mask, weight=settings.kl_weight)
         assigned = self.credit.assign(batch, kl=penalty)
-        kept = torch.tensor([not item.left_out for item in rated], device=rows.mask.device)
-        weights = token_weights(rows.mask & kept[:, None], settings.average, max_tokens=settings.max_tokens)
+        included = torch.tensor([not item.left_out for item in rated], device=rows.mask.device)
+        weights = token_weights(
+            rows.mask & included[:, None], settings.average, max_tokens=settings.max_tokens
+        )
 
         steps: list[dict[str, float]] = []
         dice = random.Random(seed_of(self.settings, "order", number))
@@ -282,13 +284,13 @@ class PolicyTrainer:
                 chosen = torch.tensor(order[start : start + size], device=rows.mask.device)
                 steps.append(self._step(rows, chosen, old, reference, assigned, weights))
         means = {name: sum(step[name] for step in steps) / len(steps) for name in steps[0]}
-        seen = figures(rated, settings.group) | means
+        record = figures(rated, settings.group) | means
         whole = [row for row, item in enumerate(rated) if not item.left_out]
         if self.token_rewards is not None and whole:
             outcomes = torch.tensor([rated[row].outcome for row in whole], device=rows.mask.device)
             chosen = torch.tensor(whole, device=rows.mask.device)
-            seen |= self.token_rewards.learn(rows_of(rows, chosen), outcomes)
-        return Update(number=number + 1, rollouts=self.rollouts, figures=seen)
+            record |= self.token_rewards.learn(rows_of(rows, chosen), outcomes)
+        return Update(number=number + 1, rollouts=self.rollouts, figures=record)
 
     def _step(
         self,
@@ -302,7 +304,7 @@ class PolicyTrainer:
         """One optimizer step on some rows, in passes that fit into memory."""
         settings = self.settings
         share = share_of(weights, chosen, settings.average)
-        seen = {"loss": 0.0, "clipped": 0.0}
+        totals = {"loss": 0.0, "clipped": 0.0}
         for part in passes(rows, chosen, settings.token_budget):
             now, values = self.actor.logprobs(rows_of(rows, part))
             result = policy_loss(
@@ -321,13 +323,13 @@ class PolicyTrainer:
                 loss = loss + settings.value_weight * value_loss(values, returns[part], weights[part] / share)
             if loss.requires_grad:
                 loss.backward()  # type: ignore[no-untyped-call]
-            seen["loss"] += loss.item()
-            seen["clipped"] += result.clipped.item()
+            totals["loss"] += loss.item()
+            totals["clipped"] += result.clipped.item()
             if result.divergence is not None:
-                seen["kl"] = seen.get("kl", 0.0) + result.divergence.item()
+                totals["kl"] = totals.get("kl", 0.0) + result.divergence.item()
         rate = settings.peak * min(1.0, (self.done + 1) / (settings.warmup + 1))
         remedy = f"lower `learning_rate`, or use `dtype` float32; the state of {self.out} is from before update {self.done + 1}"
-        return seen | {"gradient": self._learner.step(rate, remedy)}
+        return totals | {"gradient": self._learner.step(rate, remedy)}
 
     def _read(self, rows: Padded, *, old: bool) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Log-probabilities when the completions were written if `old`, the reference's, and the critic's values."""

@@ -76,13 +76,15 @@ class BeamSearch(Expanding):
         while any(not beam.ended for beam in beams) and not tree.spent:
             running = [beam for beam in beams if not beam.ended]
             each = self.expand if round_ else self.width * self.expand
-            grown = await tree.grow([(beam, each) for beam in running], round_, dedupe=not self.keep_equal)
-            fresh = [node for some in grown for node in some]
+            children = await tree.grow([(beam, each) for beam in running], round_, dedupe=not self.keep_equal)
+            fresh = [node for siblings in children for node in siblings]
             if self.lookahead:
                 await look_ahead(tree, fresh, self.lookahead, round_)
             # What was not continued, because the budget ended, is in it as it stands.
-            left: list[Node] = unwritten(running, grown) if tree.spent else []
-            beams = best_of_round(tree, [*(beam for beam in beams if beam.ended), *left, *fresh], self.width)
+            unfinished: list[Node] = unwritten(running, children) if tree.spent else []
+            beams = best_of_round(
+                tree, [*(beam for beam in beams if beam.ended), *unfinished, *fresh], self.width
+            )
             round_ += 1
         return await choose(tree, tree.finished, self.choose)
 
@@ -96,9 +98,9 @@ def best_of_round(tree: Tree, nodes: Sequence[Node], width: int) -> list[Node]:
     return order[:width]
 
 
-def unwritten(nodes: Sequence[Node], grown: Sequence[Sequence[Node]]) -> list[Node]:
+def unwritten(nodes: Sequence[Node], children: Sequence[Sequence[Node]]) -> list[Node]:
     """Of some nodes those after which nothing was written."""
-    return [node for node, some in zip(nodes, grown, strict=True) if not some]
+    return [node for node, siblings in zip(nodes, children, strict=True) if not siblings]
 
 
 def best_of(nodes: Sequence[Node], count: int, why: str) -> list[Node]:
@@ -135,30 +137,32 @@ class DiverseTrees(Expanding):
         while any(tip.running for tip in tips) and not tree.spent:
             tree.release_but(tips)
             running = [tip for tip in tips if tip.running]
-            grown = await tree.grow([(tip, self.expand) for tip in running], round_)
+            children = await tree.grow([(tip, self.expand) for tip in running], round_)
             if self.lookahead:
-                await look_ahead(tree, [node for some in grown for node in some], self.lookahead, round_)
+                await look_ahead(
+                    tree, [node for siblings in children for node in siblings], self.lookahead, round_
+                )
             tips = [tip for tip in tips if tip.ended]
-            for some in grown:
-                tips += best_of(some, 1, "not the best step of its subtree")
+            for siblings in children:
+                tips += best_of(siblings, 1, "not the best step of its subtree")
             round_ += 1
         return await choose(tree, tree.finished, self.choose)
 
     def _begin(self, tree: Tree) -> list[Node]:
         """The first step of each subtree, each of another meaning."""
-        drawn = [node for node in tree.nodes.all if node.parent is tree.root]
-        taken: dict[str, Node] = {}
-        for start in range(0, len(drawn), self.expand):
-            own = [node for node in drawn[start : start + self.expand] if node.alive]
-            fresh = [node for node in own if meaning(node.step) not in taken]
+        first_steps = [node for node in tree.nodes.all if node.parent is tree.root]
+        by_meaning: dict[str, Node] = {}
+        for start in range(0, len(first_steps), self.expand):
+            own = [node for node in first_steps[start : start + self.expand] if node.alive]
+            fresh = [node for node in own if meaning(node.step) not in by_meaning]
             for node in own:
                 if node not in fresh:
                     node.prune(
-                        f"another subtree begins with step {taken[meaning(node.step)].number}, which says the same"
+                        f"another subtree begins with step {by_meaning[meaning(node.step)].number}, which says the same"
                     )
             for node in best_of(fresh, 1, "not the best step of its subtree"):
-                taken[meaning(node.step)] = node
-        return list(taken.values())
+                by_meaning[meaning(node.step)] = node
+        return list(by_meaning.values())
 
 
 async def look_ahead(tree: Tree, nodes: Sequence[Node], steps: int, round_: int) -> None:
@@ -172,11 +176,13 @@ async def look_ahead(tree: Tree, nodes: Sequence[Node], steps: int, round_: int)
     for _ in range(steps):
         if not going or tree.spent:
             break
-        grown = await tree.grow([(ends[node], 1) for node in going], round_, ahead=True)
-        for node, some in zip(going, grown, strict=True):
-            if some:
-                ends[node] = some[0]
-        going = [node for node, some in zip(going, grown, strict=True) if some and some[0].running]
+        children = await tree.grow([(ends[node], 1) for node in going], round_, ahead=True)
+        for node, siblings in zip(going, children, strict=True):
+            if siblings:
+                ends[node] = siblings[0]
+        going = [
+            node for node, siblings in zip(going, children, strict=True) if siblings and siblings[0].running
+        ]
     for node, end in ends.items():
         node.rank = end.aggregate
         for step in end.below(node):

@@ -82,21 +82,21 @@ async def answer_groups(answers: Sequence[str | None], verifier: Verifying) -> l
     An answer joins the first group whose first member it matches. `verifiers.base.answer_groups`, awaited.
     """
     groups: list[int | None] = []
-    known: dict[str, int] = {}
+    first: dict[str, int] = {}
     heads: list[str] = []
     for answer in answers:
         if answer is None or not answer.strip():
             groups.append(None)
             continue
         canonical = key(answer)
-        if canonical not in known:
+        if canonical not in first:
             verdicts = await all_of(verifier.verify(answer, head) for head in heads)
             joined = next((n for n, verdict in enumerate(verdicts) if verdict.outcome == "match"), None)
             if joined is None:
                 joined = len(heads)
                 heads.append(answer)
-            known[canonical] = joined
-        groups.append(known[canonical])
+            first[canonical] = joined
+        groups.append(first[canonical])
     return groups
 
 

@@ -46,13 +46,13 @@ _PAIR = re.compile(r"(?<![\w.+*/^=()-])(\d+(?:\.\d+)?)([+*])(\d+(?:\.\d+)?)(?=\s
 
 def meaning(step: str) -> str:
     """One text for all steps that say the same; see the module. Case counts in formulas (x, X) and not in words."""
-    text = _SIGN.sub(lambda found: _SIGNS[found[0]], unicodedata.normalize("NFC", step))
-    text = _WORD.sub(lambda found: found[0].casefold(), " ".join(text.split()))
-    text = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), text)
+    text = _SIGN.sub(lambda match: _SIGNS[match[0]], unicodedata.normalize("NFC", step))
+    text = _WORD.sub(lambda match: match[0].casefold(), " ".join(text.split()))
+    text = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
     text = _AROUND.sub(r"\1", text).strip().rstrip(".,;: ")
     return _PAIR.sub(_sorted, text)
 
 
-def _sorted(found: re.Match[str]) -> str:
-    left, right = sorted((found[1], found[3]))
-    return f"{left}{found[2]}{right}"
+def _sorted(match: re.Match[str]) -> str:
+    left, right = sorted((match[1], match[3]))
+    return f"{left}{match[2]}{right}"

@@ -60,7 +60,7 @@ def remade(search: S, **changes: Any) -> S:
         raise
     except Exception as error:
         kind = type(search)
-        given = ", ".join(f"{name}={value!r}" for name, value in changes.items())
+        shown = ", ".join(f"{name}={value!r}" for name, value in changes.items())
         raise UsageError(
-            f"{kind.__module__}:{kind.__qualname__} refuses {given}: {told(error)} (STEPMARK_DEBUG=1 shows how it came there)"
+            f"{kind.__module__}:{kind.__qualname__} refuses {shown}: {told(error)} (STEPMARK_DEBUG=1 shows how it came there)"
         ) from error

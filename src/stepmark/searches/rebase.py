@@ -90,19 +90,19 @@ class Rebase(Choosing):
         asks: list[tuple[Node, int]] = [(tree.root, self.width)]
         round_ = 0
         while asks and not tree.spent:
-            grown = await tree.grow(asks, round_)
-            fresh = [node for some in grown for node in some]
-            left = self.width - len(tree.finished)
+            children = await tree.grow(asks, round_)
+            fresh = [node for siblings in children for node in siblings]
+            places = self.width - len(tree.finished)
             running = ranked(node for node in fresh if node.running)
             asks = []
-            if running and left > 0:
+            if running and places > 0:
                 counts = allocation(
-                    [_finite(node.rank) for node in running], width=left, temperature=self.balance
+                    [_finite(node.rank) for node in running], width=places, temperature=self.balance
                 )
                 asks = [(node, count) for node, count in zip(running, counts, strict=True) if count]
                 for node, count in zip(running, counts, strict=True):
                     if not count:
-                        node.prune(f"its share of {amount(left, 'step')} is none")
+                        node.prune(f"its share of {amount(places, 'step')} is none")
             tree.release_but(node for node, _ in asks)
             round_ += 1
         return await choose(tree, tree.finished, self.choose)

@@ -27,39 +27,39 @@ def cost_row(cost: SearchCost) -> dict[str, Any]:
     return {**asdict(cost), **follows}
 
 
-def found_row(found: SearchResult) -> dict[str, Any]:
+def found_row(result: SearchResult) -> dict[str, Any]:
     """A `SearchResult` as one JSON object, without its trace."""
-    row = asdict(found)
+    row = asdict(result)
     del row["trace"]
     row["problem"] = {key: value for key, value in row["problem"].items() if value is not None}
-    row["cost"] = cost_row(found.cost)
+    row["cost"] = cost_row(result.cost)
     # JSON has no infinity, and a sum of logits may be one.
     for item in row["candidates"]:
         for key in ("aggregate", "votes"):
             item[key] = _number(item[key])
     return {
-        "id": found.problem.id,
+        "id": result.problem.id,
         **row,
-        "solution": None if found.solution is None else found.solution.text,
-        "answer": None if found.solution is None else found.solution.answer,
+        "solution": None if result.solution is None else result.solution.text,
+        "answer": None if result.solution is None else result.solution.answer,
     }
 
 
-def trace_row(found: SearchResult) -> dict[str, Any]:
+def trace_row(result: SearchResult) -> dict[str, Any]:
     """The trace of a `SearchResult` as one JSON object, with what it takes to read it."""
-    row = asdict(found.trace)
+    row = asdict(result.trace)
     for node in row["nodes"]:
         for key in ("aggregate", "value"):
             node[key] = _number(node[key])
-    solution = found.solution
+    solution = result.solution
     return {
-        "id": found.problem.id,
-        "problem": found.problem.text,
+        "id": result.problem.id,
+        "problem": result.problem.text,
         **row,
         "chosen": None if solution is None else solution.node,
-        "stopped": found.stopped,
-        "note": found.note,
-        "cost": cost_row(found.cost),
+        "stopped": result.stopped,
+        "note": result.note,
+        "cost": cost_row(result.cost),
     }
 
 
@@ -101,13 +101,15 @@ _STOPPED = {
 }
 
 
-def view_of(found: SearchResult, *, threshold: float | None = None, judge: Judge | None = None) -> SearchView:
+def view_of(
+    result: SearchResult, *, threshold: float | None = None, judge: Judge | None = None
+) -> SearchView:
     """What a search is shown from; see `row_view`."""
-    return row_view(found_row(found), trace_row(found), threshold=threshold, judge=judge)
+    return row_view(found_row(result), trace_row(result), threshold=threshold, judge=judge)
 
 
 def row_view(
-    found: Mapping[str, Any],
+    result: Mapping[str, Any],
     trace: Mapping[str, Any],
     *,
     threshold: float | None = None,
@@ -117,7 +119,7 @@ def row_view(
 
     `threshold` is where "log-ratio" and "unbounded" scores turn from bad to good, for the colours; `judge` says which candidates are right.
     """
-    gold = found["problem"].get("answer")
+    gold = result["problem"].get("answer")
 
     def right(text: str) -> bool | None:
         return None if judge is None or gold is None else judge(text, gold)
@@ -131,23 +133,25 @@ def row_view(
             votes=_float(item["votes"]),
             note="refuted by a check" if item.get("refuted") else "" if item["finished"] else "unfinished",
         )
-        for item in found["candidates"]
+        for item in result["candidates"]
     ]
-    candidates.sort(key=lambda one: -(one.aggregate if one.aggregate is not None else float("-inf")))
-    stopped = _STOPPED[found["stopped"]]
+    candidates.sort(
+        key=lambda candidate: -(candidate.aggregate if candidate.aggregate is not None else float("-inf"))
+    )
+    stopped = _STOPPED[result["stopped"]]
     return SearchView(
-        name=found["id"] or "problem",
-        problem=found["problem"]["text"],
+        name=result["id"] or "problem",
+        problem=result["problem"]["text"],
         nodes=tuple(_node(node) for node in trace["nodes"]),
         kind=trace["kind"],
         aggregate=trace["aggregate"],
-        stopped=f"{stopped}: {found['note']}" if found["note"] else stopped,
+        stopped=f"{stopped}: {result['note']}" if result["note"] else stopped,
         chosen=trace["chosen"],
         candidates=tuple(candidates),
         threshold=threshold,
-        method=found["method"],
-        cost=_cost(found["cost"]),
-        tokens=found["cost"]["tokens"],
+        method=result["method"],
+        cost=_cost(result["cost"]),
+        tokens=result["cost"]["tokens"],
     )
 
 

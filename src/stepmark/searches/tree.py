@@ -148,8 +148,8 @@ class Nodes:
         node.policy_tokens = written.tokens
         self._settle(node, parent, written, cut=cut)
         if dedupe and node.alive:
-            said = f"{node.ended} {meaning(node.step)}"
-            first = parent.said.setdefault(said, node.number)
+            event = f"{node.ended} {meaning(node.step)}"
+            first = parent.said.setdefault(event, node.number)
             if first != node.number:
                 node.prune(f"says the same as step {first}")
         return node
@@ -243,13 +243,13 @@ class Spending:
         longest seen so far
         (one, where none was seen: `longest` 0), and the others afterwards: what is cut off is of no use.
         """
-        left = self._left()
-        if left is None or left >= samples * limit:
+        remaining = self._left()
+        if remaining is None or remaining >= samples * limit:
             return samples, limit
-        if left < 1:
+        if remaining < 1:
             return 0, limit
-        count = min(samples, max(1, left // longest)) if longest else 1
-        return count, min(limit, left // count)
+        count = min(samples, max(1, remaining // longest)) if longest else 1
+        return count, min(limit, remaining // count)
 
     def wrote(self, reply: Sequence[Completion]) -> None:
         """Enter the texts of one request."""
@@ -287,8 +287,8 @@ class Spending:
         if self._budget.tokens is None:
             return None
         assert self.cost.tokens is not None  # a model that does not count was refused
-        left = self._budget.tokens - self.cost.tokens
-        return left // 2 if self._scored else left
+        remaining = self._budget.tokens - self.cost.tokens
+        return remaining // 2 if self._scored else remaining
 
 
 @final
@@ -349,14 +349,14 @@ class Tree:
         """
         heat = 0.0 if ahead else self.how.temperature
         limit = self.how.max_tokens
-        wanted = [min(count, 1) if heat == 0 else count for _, count in asks]
-        grown: list[list[Node]] = [[] for _ in asks]
-        while any(wanted) and not self.spent:
-            count, most = self.spending.allow(sum(wanted), limit, self._longest.get("step", 0))
+        counts = [min(count, 1) if heat == 0 else count for _, count in asks]
+        children: list[list[Node]] = [[] for _ in asks]
+        while any(counts) and not self.spent:
+            count, most = self.spending.allow(sum(counts), limit, self._longest.get("step", 0))
             if not count:
                 self.stop("budget")
                 break
-            if count < sum(wanted) and self._longest.get("step") and not ahead and not self.finished:
+            if count < sum(counts) and self._longest.get("step") and not ahead and not self.finished:
                 best = min((node for node, _ in asks if node.alive), key=lambda node: -value_of(node.rank))
                 if best is not self.root:
                     self.stop("budget")
@@ -364,11 +364,11 @@ class Tree:
                     break
             places, writes = [], []
             for place, (node, _) in enumerate(asks):
-                given = min(wanted[place], count)
+                given = min(counts[place], count)
                 if given and node.alive:
                     places.append(place)
                     writes.append(self._write(node, given, heat, most, (self.how.stop,)))
-                wanted[place] -= given
+                counts[place] -= given
                 count -= given
             fresh = []
             for place, texts in zip(
@@ -385,10 +385,10 @@ class Tree:
                         cut=most < limit,
                         dedupe=dedupe and not ahead,
                     )
-                    grown[place].append(child)
+                    children[place].append(child)
                     fresh.append(child)
             await self.score(fresh)
-        return [[node for node in some if node.alive] for some in grown]
+        return [[node for node in some if node.alive] for some in children]
 
     async def write_whole(
         self, node: Node, count: int, round_: int, *, temperature: float | None = None, last: bool = False
@@ -403,14 +403,14 @@ class Tree:
         """
         heat = self.how.temperature if temperature is None else temperature
         limit = self.how.max_solution_tokens
-        wanted = min(count, 1) if heat == 0 else count
+        asked = min(count, 1) if heat == 0 else count
         ends: list[Node] = []
-        while wanted and node.alive and (last or not self.spent):
-            given, most = self.spending.allow(wanted, limit, self._longest.get("solution", 0))
+        while asked and node.alive and (last or not self.spent):
+            given, most = self.spending.allow(asked, limit, self._longest.get("solution", 0))
             if not given:
                 self.stop("budget")
                 break
-            wanted -= given
+            asked -= given
             write = self._write(node, given, heat, most, ())
             [texts] = await self._written([write], [node], "solution")
             fresh = []

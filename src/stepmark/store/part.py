@@ -268,14 +268,14 @@ def resumed(
         yield from ready()
         done, mark = ahead.popleft()
         assert not isinstance(done, InputError) and mark is not None
-        kept: dict[str, Any] | InputError
+        outcome: dict[str, Any] | InputError
         try:
-            kept = keep(done, result)
+            outcome = keep(done, result)
         except InputError as error:
             if not keep_going:
                 raise
-            kept = error
+            outcome = error
         else:
-            part.add(mark, kept)
-        yield done, kept, result
+            part.add(mark, outcome)
+        yield done, outcome, result
     yield from ready()

@@ -30,10 +30,10 @@ def check_files(outputs: Mapping[str, str | Path | None], source: Source) -> Non
 
 
 @contextmanager
-def working(part: PartFile, progress: Progress, given: RunInput, *, keep_going: bool) -> Iterator[None]:
+def working(part: PartFile, progress: Progress, source: RunInput, *, keep_going: bool) -> Iterator[None]:
     """Show the progress; where the work is interrupted or fails, say what is kept and how to go on."""
     try:
-        with progress, explained(given, keep_going=keep_going):
+        with progress, explained(source, keep_going=keep_going):
             yield
     except KeyboardInterrupt:
         raise KeyboardInterrupt(part.left) from None
@@ -44,20 +44,20 @@ def working(part: PartFile, progress: Progress, given: RunInput, *, keep_going: 
 
 
 @contextmanager
-def explained(given: RunInput, *, keep_going: bool) -> Iterator[None]:
+def explained(source: RunInput, *, keep_going: bool) -> Iterator[None]:
     """Add to the error of a row what leaves such rows out; the error of the whole input stays as it is."""
     try:
         yield
     except InputError as error:
-        if not keep_going and error.where not in (None, given.name):
+        if not keep_going and error.where not in (None, source.name):
             error.add_note("with `keep_going`, such rows are left out and listed")
         raise
 
 
-def nothing_done(part: PartFile, message: str, refused: list[str], given: RunInput) -> InputError:
+def nothing_done(part: PartFile, message: str, refused: list[str], source: RunInput) -> InputError:
     """The error of a run that has no result; nothing stays of it."""
     part.discard()
-    return InputError(message + (f": {refused[0]}" if refused else ""), where=given.name)
+    return InputError(message + (f": {refused[0]}" if refused else ""), where=source.name)
 
 
 def usable(rows: Iterable[Item | InputError], *, keep_going: bool) -> Iterator[Item | InputError]:

@@ -55,10 +55,10 @@ class Fingerprint:
 def fingerprint(path: str | Path) -> Fingerprint | None:
     """Read a file once and say what it is, or the files of rows in a folder; None for a stream, which can be read only once."""
     if path != STDIO and Path(path).is_dir():
-        known = {Path(file).name: one for file in row_files(path) if (one := fingerprint(file))}
-        digest = hashlib.sha256("".join(f"{name} {one.sha256}\n" for name, one in known.items()).encode())
+        digests = {Path(file).name: one for file in row_files(path) if (one := fingerprint(file))}
+        digest = hashlib.sha256("".join(f"{name} {one.sha256}\n" for name, one in digests.items()).encode())
         size, lines = (
-            sum(values) for values in zip(*((p.bytes, p.lines) for p in known.values()), strict=True)
+            sum(values) for values in zip(*((p.bytes, p.lines) for p in digests.values()), strict=True)
         )
         return Fingerprint(bytes=size, sha256=digest.hexdigest(), lines=lines)
     if path == STDIO or not Path(path).is_file():

@@ -144,7 +144,7 @@ def process_reward_head(weight: Tensor, bias: Tensor | None, *, good: int = 0) -
         )
     if labels == 2 and good == 0:
         weight, bias = weight.flip(0), None if bias is None else bias.flip(0)
-    made = {
+    spec_ = {
         "score.0.weight": torch.zeros(hidden, hidden),
         "score.0.bias": torch.zeros(hidden),
         "score.2.weight": torch.zeros(2, hidden),
@@ -152,11 +152,11 @@ def process_reward_head(weight: Tensor, bias: Tensor | None, *, good: int = 0) -
     }
     for label in range(labels):
         for unit, sign in ((2 * label, 1.0), (2 * label + 1, -1.0)):
-            made["score.0.weight"][unit] = sign * weight[label].detach().float().cpu()
+            spec_["score.0.weight"][unit] = sign * weight[label].detach().float().cpu()
             if bias is not None:
-                made["score.0.bias"][unit] = sign * bias[label].detach().float().cpu()
-            made["score.2.weight"][label + 2 - labels, unit] = sign
-    return made
+                spec_["score.0.bias"][unit] = sign * bias[label].detach().float().cpu()
+            spec_["score.2.weight"][label + 2 - labels, unit] = sign
+    return spec_
 
 
 def layout_of(spec: ScoringSpec | None, base: Path) -> WholeLayout:
@@ -199,20 +199,20 @@ def in_layout(
     form = readout.head
     if isinstance(form, MlpHead):
         names = [f"{layer}.{part}" for layer in (0, 2) for part in ("weight", "bias")]
-        made = {f"score.{name}": _tensor(head, f"{form.prefix}.{name}") for name in names}
-        middle, hidden = made["score.0.weight"].shape
+        built_head = {f"score.{name}": _tensor(head, f"{form.prefix}.{name}") for name in names}
+        middle, hidden = built_head["score.0.weight"].shape
         if middle != hidden:
             raise UsageError(
                 f"Qwen2ForProcessRewardModel has as many middle units as its hidden size, {hidden}; this head has {middle}"
             )
-        return replace(readout, head=MlpHead()), made
+        return replace(readout, head=MlpHead()), built_head
     assert isinstance(form, LinearHead)
     weight = _tensor(head, form.weight)
     bias = head.get(form.bias) if form.bias is not None else None
     if where == "qwen2-prm":
-        made = process_reward_head(weight, bias, good=readout.good)
+        built_head = process_reward_head(weight, bias, good=readout.good)
         activation = "softmax" if readout.activation == "sigmoid" else readout.activation
-        return replace(readout, head=MlpHead(), activation=activation, good=1), made
+        return replace(readout, head=MlpHead(), activation=activation, good=1), built_head
     bias = torch.zeros(weight.shape[0]) if bias is None else bias
     return replace(readout, head=LinearHead()), {"score.weight": weight, "score.bias": bias}
 
@@ -462,9 +462,9 @@ def _config(
     elif output is not None:
         config["tie_word_embeddings"] = False
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
-        known = getattr(tokens, name)
-        if config.get(name) is None and known is not None:
-            config[name] = known
+        recorded = getattr(tokens, name)
+        if config.get(name) is None and recorded is not None:
+            config[name] = recorded
     return config
 
 

@@ -62,11 +62,11 @@ class HeldOut:
     @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> Self:
         """From `dataclasses.asdict`, as `train.json` holds it."""
-        made = dict(data)
+        record = dict(data)
         for name in ("auc", "f1", "baseline_auc", "baseline_f1"):
-            made[name] = None if made[name] is None else Interval(**made[name])
-        made["difference"] = None if made["difference"] is None else Difference(**made["difference"])
-        return cls(**made)
+            record[name] = None if record[name] is None else Interval(**record[name])
+        record["difference"] = None if record["difference"] is None else Difference(**record["difference"])
+        return cls(**record)
 
     @property
     def learnt(self) -> bool:
@@ -172,15 +172,17 @@ def compare(
 
     ours = auc_of([float(score) for *_, score, _ in steps])  # type: ignore[arg-type]
     theirs = auc_of([float(score) for *_, score in steps]) if compared else None  # type: ignore[arg-type]
-    known = [row for row in scored if row.first_error is not None]
+    labelled = [row for row in scored if row.first_error is not None]
 
     def f1_of(whose: str, limit: float | None, with_checks: bool) -> Interval | None:
-        if limit is None or len({row.first_error == -1 for row in known}) < 2:
+        if limit is None or len({row.first_error == -1 for row in labelled}) < 2:
             return None
-        found = [_found(row, whose, limit, with_checks) for row in known]
-        hits = np.array([at == row.first_error for at, row in zip(found, known, strict=True)], dtype=float)
-        wrong = np.array([row.first_error != -1 for row in known], dtype=float)
-        return bootstrap(_f1(hits, wrong), [row.problem for row in known], resamples=resamples)["f1"]
+        errors = [_found(row, whose, limit, with_checks) for row in labelled]
+        hits = np.array(
+            [at == row.first_error for at, row in zip(errors, labelled, strict=True)], dtype=float
+        )
+        wrong = np.array([row.first_error != -1 for row in labelled], dtype=float)
+        return bootstrap(_f1(hits, wrong), [row.problem for row in labelled], resamples=resamples)["f1"]
 
     return HeldOut(
         problems=len({row.problem for row in scored}),

@@ -23,15 +23,15 @@ SLICE = 256
 
 def answer_tokens(batch: Sequence[TrainingItem]) -> Ints:
     """Packed indices of all tokens of all answers (`Row.answer` and on), each once, of trees laid one after the other."""
-    found: list[Ints] = []
+    indices: list[Ints] = []
     at = 0
     for item in batch:
-        found += [at + row.path[row.answer :] for row in item.rows]
+        indices += [at + row.path[row.answer :] for row in item.rows]
         at += len(item.tree)
-    return np.unique(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
+    return np.unique(np.concatenate(indices)) if indices else np.empty(0, dtype=np.int64)
 
 
-def token_logprobs(hidden: Tensor, output: Tensor, batch: Sequence[TrainingItem], wanted: Ints) -> Tensor:
+def token_logprobs(hidden: Tensor, output: Tensor, batch: Sequence[TrainingItem], places: Ints) -> Tensor:
     """Log-probability of the `wanted` tokens, each given the path above it: [tokens], float32, 0 elsewhere. `output` is [vocabulary, hidden]."""
     ids = np.concatenate([item.tree.ids for item in batch])
     starts = np.cumsum([0, *(len(item.tree) for item in batch)])
@@ -41,15 +41,15 @@ def token_logprobs(hidden: Tensor, output: Tensor, batch: Sequence[TrainingItem]
             for item, start in zip(batch, starts[:-1], strict=True)
         ]
     )
-    if (parents[wanted] < 0).any():
+    if (parents[places] < 0).any():
         raise CheckpointError("a token is needed before the answer, and the template gives none")
-    targets = wanted[np.argsort(parents[wanted], kind="stable")]
+    targets = places[np.argsort(parents[places], kind="stable")]
     above, rows = np.unique(parents[targets], return_inverse=True)
     parts = []
     for low in range(0, len(above), SLICE):
-        here = slice(*np.searchsorted(rows, [low, low + SLICE]))
-        some = hidden[_tensor(above[low : low + SLICE], hidden)]
-        args = (some, output, _tensor(rows[here] - low, hidden), _tensor(ids[targets[here]], hidden))
+        rows_ = slice(*np.searchsorted(rows, [low, low + SLICE]))
+        states = hidden[_tensor(above[low : low + SLICE], hidden)]
+        args = (states, output, _tensor(rows[rows_] - low, hidden), _tensor(ids[targets[rows_]], hidden))
         if torch.is_grad_enabled():
             parts.append(checkpoint(_picked, *args, use_reentrant=False, preserve_rng_state=False))
         else:

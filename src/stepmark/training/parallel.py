@@ -58,9 +58,9 @@ class ProcessGroup:
         if self.size == 1:
             return
         for dtype in dict.fromkeys(t.dtype for t in tensors):
-            some = [t for t in tensors if t.dtype == dtype]
-            total = reduce(torch.cat([t.reshape(-1) for t in some]), "sum")
-            for tensor, part in zip(some, total.split([t.numel() for t in some]), strict=True):
+            alike = [t for t in tensors if t.dtype == dtype]
+            total = reduce(torch.cat([t.reshape(-1) for t in alike]), "sum")
+            for tensor, part in zip(alike, total.split([t.numel() for t in alike]), strict=True):
                 tensor.copy_(part.view_as(tensor))
 
     def sum(self, *numbers: float) -> tuple[float, ...]:
@@ -153,9 +153,9 @@ def whole_net(net: Net, objective: Objective, trained: Mapping[str, Tensor]) -> 
     """A network like a sharded one with the same trained weights (`gathered`), whole and in main memory, to be written."""
     dtype = "float32" if net.dtype == torch.float32 else "bfloat16"
     weights = replace(net.weights, shard=False, device="cpu", dtype=dtype)  # type: ignore[arg-type]
-    made = Net(net.base, net.spec, weights, max_tokens=net.max_tokens, seed=0)
-    made.set_head(objective.head(made))
+    copy = Net(net.base, net.spec, weights, max_tokens=net.max_tokens, seed=0)
+    copy.set_head(objective.head(copy))
     with torch.no_grad():
-        for name, parameter in made.named_parameters.items():
+        for name, parameter in copy.named_parameters.items():
             parameter.copy_(trained[name])
-    return made
+    return copy

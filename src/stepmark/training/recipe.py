@@ -211,14 +211,14 @@ def starting_point(recipe: Recipe) -> tuple[Recipe, Path, str, ScoringSpec | Cri
     """The recipe with its base, its warm start and an adapter that has room for that; the base's folder and name; how the result is read."""
     training, objective = recipe.training, recipe.objective
     start = None if training.warm_start is None else folder_of(training.warm_start)
-    there = read_spec(start / SPEC_FILE) if start is not None and present(start / SPEC_FILE) else None
+    stored = read_spec(start / SPEC_FILE) if start is not None and present(start / SPEC_FILE) else None
     name = recipe.base
     if name is None:
         name = BUILT_IN_BASE if start is None else str(adapter_config(start)["base_model_name_or_path"])
     base = find_checkpoint(name)
     layout = None if recipe.family is None else family_layout(recipe.family)
-    if layout is None and there is not None and training.mark is None and training.layout == "auto":
-        layout = there.layout
+    if layout is None and stored is not None and training.mark is None and training.layout == "auto":
+        layout = stored.layout
     if layout is None:
         layout = layout_for(
             load_tokenizer(base), mark=training.mark, layout=training.layout, marked=objective.marked
@@ -237,11 +237,11 @@ def starting_point(recipe: Recipe) -> tuple[Recipe, Path, str, ScoringSpec | Cri
                 default.readout.activation,
             )
         ):
-            training, start, there = replace(training, warm_start="default"), default_folder(), default
+            training, start, stored = replace(training, warm_start="default"), default_folder(), default
     if start is not None:
         training = replace(training, lora_rank=max(training.lora_rank, int(adapter_config(start)["r"])))
     if isinstance(spec, ScoringSpec):
-        checks = training.checks or ("none" if there is None else there.checks)
+        checks = training.checks or ("none" if stored is None else stored.checks)
         spec = replace(spec, checks=checks)
     return replace(recipe, base=name, training=training), base, base_name, spec
 
@@ -255,8 +255,8 @@ def _start(recipe: Recipe) -> str:
 def _refuted(item: Graded, names: Collection[CheckName]) -> tuple[int, ...]:
     """The steps of a solution that exact checks prove wrong."""
     solution = item.example.solution
-    found = check(solution.problem.text, solution.texts, names=names) if names else ()
-    return tuple(sorted({finding.step for finding in found}))
+    findings = check(solution.problem.text, solution.texts, names=names) if names else ()
+    return tuple(sorted({finding.step for finding in findings}))
 
 
 def _comparison(
@@ -375,8 +375,8 @@ def _split(
     else:
         others = examples(held_out, rules, dropped=dropped, critiques=critiques)
         training, measured_on = split_problems(ready, 0.0, 0)[0], split_problems(others, 0.0, 0)[0]
-        known = {group[0].solution.problem.text for group in training}
-        shared = [g for g in measured_on if g[0].solution.problem.text in known]
+        texts = {group[0].solution.problem.text for group in training}
+        shared = [g for g in measured_on if g[0].solution.problem.text in texts]
         if shared:
             raise InputError(
                 f"{amount(len(shared), 'held-out problem is', 'held-out problems are')} trained on too; leave out of one of the two",
@@ -426,11 +426,11 @@ def _check_reading(folder: Path, graded: Sequence[Graded], net: Net) -> None:
         return
     if net.spec.score_kind == "log-ratio" and net.weights.torch_dtype.itemsize < 4:
         return  # a sum over all tokens of a solution: in bfloat16 its rounding has no useful bound
-    some = graded[:: max(1, len(graded) // 8)][:8]
+    examples = graded[:: max(1, len(graded) // 8)][:8]
     prm = load_prm(str(folder), dtype="float32" if net.weights.torch_dtype.itemsize == 4 else "auto")
     # In bfloat16 a merged adapter rounds otherwise than one beside its base.
     allowed = 1e-3 if net.weights.torch_dtype.itemsize == 4 else 0.1
-    for item, result in zip(some, prm.score_many([g.example.solution for g in some]), strict=True):
+    for item, result in zip(examples, prm.score_many([g.example.solution for g in examples]), strict=True):
         assert isinstance(result, StepScores)
         for ours, theirs in zip(item.scores, result.scores, strict=True):
             if ours is not None and theirs is not None and abs(ours - theirs) > allowed:

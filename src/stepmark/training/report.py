@@ -334,22 +334,22 @@ def training_html(
 
 
 def _tiles(trained: Trained) -> tuple[Tile, ...]:
-    measured, found = trained.held_out, trained.comparison
+    measured, compared = trained.held_out, trained.comparison
     if measured is None:
         return ()
-    if found is None:
+    if compared is None:
         return (
             Tile(
                 label="Loss", value=f"{measured.loss:.3f}", detail=amount(measured.labels, "held-out label")
             ),
         )
-    detail = f"{amount(found.steps, f'held-out {found.unit}')}; chance is 50"
-    tiles = [_tile("AUC, %", found.auc, detail)]
-    if found.baseline_auc is not None:
-        tiles.append(_tile(f"AUC of {found.baseline_name}, %", found.baseline_auc, "the same steps"))
-    if found.f1 is not None and found.threshold is not None:
-        how = "chosen on the same solutions" if found.tuned else "not tuned"
-        tiles.append(_tile("First-error F1, %", found.f1, f"threshold {found.threshold:.3g}, {how}"))
+    detail = f"{amount(compared.steps, f'held-out {compared.unit}')}; chance is 50"
+    tiles = [_tile("AUC, %", compared.auc, detail)]
+    if compared.baseline_auc is not None:
+        tiles.append(_tile(f"AUC of {compared.baseline_name}, %", compared.baseline_auc, "the same steps"))
+    if compared.f1 is not None and compared.threshold is not None:
+        how = "chosen on the same solutions" if compared.tuned else "not tuned"
+        tiles.append(_tile("First-error F1, %", compared.f1, f"threshold {compared.threshold:.3g}, {how}"))
     return tuple(tiles)
 
 
@@ -368,7 +368,7 @@ def smoothed(
     xs, ys = [], []
     for at in range(0, len(history), each):
         rows = history[at : at + each]
-        known = [(row[y], 1.0 if weight is None else row[weight]) for row in rows if row.get(y) is not None]
+        values = [(row[y], 1.0 if weight is None else row[weight]) for row in rows if row.get(y) is not None]
         xs.append(float(rows[-1][x]))
-        ys.append(sum(v * w for v, w in known) / sum(w for _, w in known) if known else None)
+        ys.append(sum(v * w for v, w in values) / sum(w for _, w in values) if values else None)
     return Series(name=name, x=tuple(xs), y=tuple(ys))

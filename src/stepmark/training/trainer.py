@@ -365,9 +365,9 @@ class Trainer:
             if number <= self.done or self._patient_no_more():
                 continue
             if self.pace.share >= 1:
-                left = len(steps) - self.done
+                remaining = len(steps) - self.done
                 self.dropped.note(
-                    "optimizer steps that the time limit left no time for", f"step {number}", left
+                    "optimizer steps that the time limit left no time for", f"step {number}", remaining
                 )
                 break
             rate, at = self.pace.rate(number, len(steps)), time.monotonic()

@@ -277,7 +277,7 @@ def answer_groups(answers: Sequence[str | None], verifier: Verifier) -> list[int
     solutions that name no answer. Answers that differ only in markup are compared once.
     """
     groups: list[int | None] = []
-    known: dict[str, int] = {}
+    settings_: dict[str, int] = {}
     heads: list[str] = []
     for text in answers:
         found = bare_answer(text, verifier.answers if isinstance(verifier, VerifierBase) else "stated")
@@ -286,15 +286,15 @@ def answer_groups(answers: Sequence[str | None], verifier: Verifier) -> list[int
             continue
         answer = found.text
         canonical = key(answer)
-        if canonical not in known:
+        if canonical not in settings_:
             joined = next(
                 (n for n, head in enumerate(heads) if verifier.verify(answer, head).outcome == "match"), None
             )
             if joined is None:
                 heads.append(answer)
                 joined = len(heads) - 1
-            known[canonical] = joined
-        groups.append(known[canonical])
+            settings_[canonical] = joined
+        groups.append(settings_[canonical])
     return groups
 
 

@@ -22,15 +22,15 @@ class ChoiceVerifier(VerifierBase):
 
     def find(self, text: str | None) -> FoundAnswer | None:
         """See `VerifierBase.find`; a concluding statement counts by the option that it names ("so option B costs $12")."""
-        found = super().find(text)
+        answer = super().find(text)
         if (
             text is not None
-            and found is not None
-            and found.way in ("statement", "whole")
-            and _letter(found.text) is None
+            and answer is not None
+            and answer.way in ("statement", "whole")
+            and _letter(answer.text) is None
         ):
-            return find_letter(text) or found
-        return found
+            return find_letter(text) or answer
+        return answer
 
     def compare(self, gold: str, answer: str) -> tuple[Literal["match", "mismatch", "unparsed"], str]:
         """See `Verifier.verify`; both are bare."""

@@ -119,8 +119,8 @@ _Shape = TypeVar("_Shape", MBPP, HumanEval)
 
 
 def _read(shape: type[_Shape], row: Mapping[str, Any], where: str | None) -> _Shape:
-    known = {field.name for field in fields(shape)}
-    return read_record(shape, {name: value for name, value in row.items() if name in known}, where=where)
+    names = {field.name for field in fields(shape)}
+    return read_record(shape, {name: value for name, value in row.items() if name in names}, where=where)
 
 
 def code_problem(row: Mapping[str, Any], *, where: str | None = None) -> Problem:

@@ -237,12 +237,12 @@ class Sandbox:
             command += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
         else:
             command += ["--unshare-user", "--uid", "65534", "--gid", "65534"]
-        made: set[str] = set()
+        bound: set[str] = set()
         for path in self._read_only():
             # bwrap makes folders on the way that only root may pass through; the program is another user.
             for parent in reversed([str(parent) for parent in Path(path).parents][:-1]):
-                if parent not in made:
-                    made.add(parent)
+                if parent not in bound:
+                    bound.add(parent)
                     command += ["--perms", "0755", "--dir", parent]
             if Path(path).is_symlink():
                 command += ["--symlink", str(Path(path).readlink()), path]

@@ -46,10 +46,10 @@ class FoundAnswer:
 def find_answer(text: str, answers: Answers = "stated") -> FoundAnswer | None:
     """The final answer of a whole solution, or None when it names none."""
     text = without_thoughts(text)
-    found = _marked(text)
-    if found is None and answers == "stated":
-        found = _statement(text)
-    return found or find_letter(text)
+    stated = _marked(text)
+    if stated is None and answers == "stated":
+        stated = _statement(text)
+    return stated or find_letter(text)
 
 
 @lru_cache(maxsize=64)
@@ -81,12 +81,12 @@ def _marked(text: str) -> FoundAnswer | None:
     boxes = _boxed(text)
     if boxes == "unfinished":
         return None
-    ways = [found for found in (boxes, _hashes(text), _heading(text), _phrase(text)) if found is not None]
+    ways = [stated for stated in (boxes, _hashes(text), _heading(text), _phrase(text)) if stated is not None]
     if not ways:
         return None
-    last = max(ways, key=lambda found: found.start)
+    last = max(ways, key=lambda stated: stated.start)
     if last.way in ("phrase", "heading") and _VALUE.search(last.text) is None:
-        return next((found for found in ways if found.way in ("boxed", "hashes")), last)
+        return next((stated for stated in ways if stated.way in ("boxed", "hashes")), last)
     return last
 
 

@@ -330,14 +330,14 @@ def _currency(part: re.Match[str]) -> bool:
 
 
 def _candidates(sentence: str, start: int, end: int) -> list[StatedAnswer]:
-    found: list[StatedAnswer] = []
+    answers: list[StatedAnswer] = []
     for part in _INLINE.finditer(sentence, start, end):
         if _currency(part):
             continue
         inner = part.lastindex or 0
         content = part.group(inner).strip()
         left = part.start(inner) + part.group(inner).index(content) if content else part.start(inner)
-        found.append(
+        answers.append(
             StatedAnswer(
                 left,
                 left + len(content),
@@ -346,7 +346,7 @@ def _candidates(sentence: str, start: int, end: int) -> list[StatedAnswer]:
             )
         )
     masked = _masked(sentence)
-    taken: list[Span] = []
+    spans: list[Span] = []
     for expression in _EXPRESSION.finditer(masked, start, end):
         body = expression.group()
         if body.endswith(("*", "/", "+", "-", "^")):
@@ -356,25 +356,25 @@ def _candidates(sentence: str, start: int, end: int) -> list[StatedAnswer]:
             and re.search(r"[A-Za-z].*[-+*/^]|[-+*/^].*[A-Za-z]|\d[A-Za-z]", body)
             and not re.search(r"[A-Za-z]{2}|\d-[A-Za-z]|\b[A-Za-z]-\d", body)
         ):
-            taken.append(expression.span())
-            found.append(StatedAnswer(*expression.span(), body, quantity=True))
+            spans.append(expression.span())
+            answers.append(StatedAnswer(*expression.span(), body, quantity=True))
     for number in _PLAIN_NUMBER.finditer(masked, start, end):
-        if any(left <= number.start() < right for left, right in taken):
+        if any(left <= number.start() < right for left, right in spans):
             continue
         left, right = number.start(), _with_unit(masked, number.end(), end)
         if (
-            found
-            and found[-1].end <= left
-            and _JOINED.fullmatch(sentence, found[-1].end, left)
-            and _compound(found[-1].text, sentence[left:right])
+            answers
+            and answers[-1].end <= left
+            and _JOINED.fullmatch(sentence, answers[-1].end, left)
+            and _compound(answers[-1].text, sentence[left:right])
         ):
-            left = found.pop().start  # "2 hours and 30 minutes"
-        found.append(StatedAnswer(left, right, sentence[left:right], quantity=True))
-    if not any(candidate.quantity for candidate in found):
+            left = answers.pop().start  # "2 hours and 30 minutes"
+        answers.append(StatedAnswer(left, right, sentence[left:right], quantity=True))
+    if not any(candidate.quantity for candidate in answers):
         for word in number_words(masked, start, end):
             right = _with_unit(masked, word[1], end)
-            found.append(StatedAnswer(word[0], right, sentence[word[0] : right], quantity=True))
-    return sorted(found, key=lambda candidate: candidate.start)
+            answers.append(StatedAnswer(word[0], right, sentence[word[0] : right], quantity=True))
+    return sorted(answers, key=lambda candidate: candidate.start)
 
 
 def _with_unit(sentence: str, place: int, end: int) -> int:

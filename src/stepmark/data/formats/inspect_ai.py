@@ -66,8 +66,8 @@ def _sample(sample: dict[str, Any], row: Row, settings: rows.ReaderSettings) -> 
         for name, score in object_or_empty(sample.get("scores")).items()
         if isinstance(score, dict)
     }
-    known = {"scores": scores, "metadata": sample.get("metadata")}
-    meta = rows.origin(row, "inspect", {}, **{name: value for name, value in known.items() if value})
+    fields = {"scores": scores, "metadata": sample.get("metadata")}
+    meta = rows.origin(row, "inspect", {}, **{name: value for name, value in fields.items() if value})
     meta["from"] = f"{row.place}/{id_}" if "samples" in row.data else meta["from"]
     return rows.LabelledRow(
         labelled=LabelledSolution(solution=one.solution, judgements=((),) * len(one.solution.steps)),

@@ -61,5 +61,5 @@ def _judgement(row: Row, label: object, column: str) -> Judgement:
         return Judgement(kind="value", judge="rollouts", rating=1 if sign in (1, "+") else -1)
     if isinstance(sign, float) and 0 <= sign <= 1:
         return Judgement(kind="value", judge="rollouts", share=float(sign))
-    found = repr(label) if isinstance(label, str | int | float) else json_type(label)
-    raise row.error(f"expected '+', '-' or a number from 0 to 1, found {found}", column)
+    shown = repr(label) if isinstance(label, str | int | float) else json_type(label)
+    raise row.error(f"expected '+', '-' or a number from 0 to 1, found {shown}", column)

@@ -50,8 +50,8 @@ def from_row(row: Row) -> rows.LabelledRow:
         InputError: with the place and the field: another shape, not one list of judgements a step, a blank text, a number out of its range.
     """
     rows.need(row, KEYS, "stepmark-labels")
-    known = {key: row.data[key] for key in (*KEYS, "root") if key in row.data}
-    labelled = read_record(LabelledSolution, known, where=row.where)
+    record = {key: row.data[key] for key in (*KEYS, "root") if key in row.data}
+    labelled = read_record(LabelledSolution, record, where=row.where)
     _check(labelled, row)
     outcome, repeated, meta = (row.data.get(key) for key in _MAY[1:])
     if not isinstance(outcome, bool | None):

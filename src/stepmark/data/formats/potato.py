@@ -340,12 +340,12 @@ def _judgements_of(mark: dict[str, Any], person: str, counts: tuple[_Rating, ...
         ai = reward
     if ai in counts:
         sure, reason = mark.get("confidence"), mark.get("ai_reasoning")
-        known = isinstance(sure, int | float) and not isinstance(sure, bool) and 0 <= sure <= 1
+        confident = isinstance(sure, int | float) and not isinstance(sure, bool) and 0 <= sure <= 1
         yield Judgement(
             kind="correctness",
             judge=AI,
             rating=ai,
-            confidence=float(sure) if known and sure is not None else None,
+            confidence=float(sure) if confident and sure is not None else None,
             note=reason if isinstance(reason, str) and reason else None,
         )
     if reward in counts and (not by_ai or mark.get("verified") is True):

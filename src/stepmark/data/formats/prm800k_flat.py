@@ -39,8 +39,8 @@ _NAMES = [field.name for field in fields(RatedCompletion)]
 
 
 def _rated(row: Row) -> RatedCompletion:
-    known = {name: row.data[name] for name in _NAMES if name in row.data}
-    rated = read_record(RatedCompletion, known, where=row.where)
+    fields = {name: row.data[name] for name in _NAMES if name in row.data}
+    rated = read_record(RatedCompletion, fields, where=row.where)
     if not all(text.strip() for text in (rated.instruction, *rated.responses, rated.next_response)):
         raise row.error("an empty problem or step")
     return rated
@@ -89,8 +89,8 @@ def write(row: rows.LabelledRow, settings: rows.Writing) -> Iterator[dict[str, A
     """A row for each judged step."""
     labels = rows.labels_of(row, settings, shares=False)
     texts = list(row.solution.texts)
-    known = row.meta.get("prm800k")
-    facts: dict[str, Any] | None = known if isinstance(known, dict) else None
+    fields = row.meta.get("prm800k")
+    facts: dict[str, Any] | None = fields if isinstance(fields, dict) else None
     judged = [
         (step, label) for step, label in enumerate(labels) if label is not None and step >= row.repeated
     ]

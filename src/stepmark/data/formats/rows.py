@@ -18,7 +18,16 @@ from stepmark.data.conversations import ChatMessage, read_message
 from stepmark.data.reading import Row
 from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import InputError
-from stepmark.records import Judgement, LabelKind, LabelledSolution, Problem, Refusal, Solution, Step
+from stepmark.records import (
+    DEFAULT_AXIS,
+    Judgement,
+    LabelKind,
+    LabelledSolution,
+    Problem,
+    Refusal,
+    Solution,
+    Step,
+)
 from stepmark.settings import settings
 from stepmark.show.text import amount
 
@@ -51,11 +60,16 @@ class LabelledRow:
         judgements = ((),) * self.repeated + self.labelled.judgements[self.repeated :]
         return replace(self.labelled, judgements=judgements)
 
+    def on_axis(self, axis: str) -> LabelledRow:
+        """The row with the judgements on one axis alone."""
+        labelled = self.labelled.on_axis(axis)
+        return self if labelled is self.labelled else replace(self, labelled=labelled)
+
     @property
     def origin(self) -> str:
         """Where it was first read, as NAME:LINE."""
-        known = self.meta.get("from")
-        return known if isinstance(known, str) else Path(self.where).name
+        source = self.meta.get("from")
+        return source if isinstance(source, str) else Path(self.where).name
 
 
 class Counts:
@@ -128,6 +142,8 @@ class Writing:
     """Whose judgements count: a judge's name, or the part of it before ":" ("human" takes "human:ann")."""
     kind: Literal["correctness", "value"] | None = None
     """Which judgements count. None: conclusions about correctness where a row has any, else values."""
+    axis: str = DEFAULT_AXIS
+    """Which axis is written, where a format holds one label a step."""
     consensus: Literal["agree", "majority"] | None = None
     """How several judges decide: `agree`: all the same; `majority`: more than half the same. Else the step is unjudged."""
     neutral: Literal["positive", "negative", "drop"] | None = None
@@ -286,14 +302,14 @@ def labelled(
         name in RECORD_FIELDS and isinstance(value, str) for name, value in record.items()
     ):
         del meta["record"]
-        known = {**solution_fields(solution), **record}
+        fields = {**solution_fields(solution), **record}
         problem = Problem(
             text=solution.problem.text,
-            id=known.get("problem_id"),
-            answer=known.get("answer"),
-            source=known.get("problem_source"),
+            id=fields.get("problem_id"),
+            answer=fields.get("answer"),
+            source=fields.get("problem_source"),
         )
-        solution = replace(solution, problem=problem, id=known.get("id"), source=known.get("source"))
+        solution = replace(solution, problem=problem, id=fields.get("id"), source=fields.get("source"))
     return LabelledRow(
         labelled=LabelledSolution(solution=solution, judgements=tuple(judgements)),
         where=row.where,

@@ -186,8 +186,8 @@ def _formulas(text: str, fences: list[Span], breaks: list[int], unclosed: bool) 
             return None
         token = tokens[following[after]]
         if kind == "$$":
-            left = len(following) - bisect_left(following, index)
-            closes = not (broken(start, token.start) and left % 2)
+            remaining = len(following) - bisect_left(following, index)
+            closes = not (broken(start, token.start) and remaining % 2)
         elif kind == "`":
             closes = "\n" not in text[start : token.start]
         elif kind == "$":
@@ -339,7 +339,7 @@ def numbered_list(text: str, spans: Sequence[Span]) -> list[ListItem]:
         kind, level, bold, indent = style
         return kind != "step", not level, not bold, indent, -len(lists[style]), lists[style][0].start
 
-    lists = {style: items for style, found in groups.items() if (items := _consecutive(found))}
+    lists = {style: items for style, members in groups.items() if (items := _consecutive(members))}
     return lists[min(lists, key=rank)] if lists else []
 
 

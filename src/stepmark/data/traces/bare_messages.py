@@ -14,8 +14,8 @@ events = of_file
 
 def sniff(data: Object) -> bool:
     """Whether a row is a message."""
-    said = not data.keys().isdisjoint(("content", "parts", "tool_calls"))
-    return isinstance(data.get("role"), str) and said and data.keys().isdisjoint(ROW_COLUMNS)
+    has_content = not data.keys().isdisjoint(("content", "parts", "tool_calls"))
+    return isinstance(data.get("role"), str) and has_content and data.keys().isdisjoint(ROW_COLUMNS)
 
 
 def read(chat: Chat, events: Sequence[Object]) -> None:

@@ -64,11 +64,11 @@ def join_calls(chat: Chat, calls: Sequence[Call], expected: str, field: str = ""
     """
     if not calls:
         raise chat.error(f"expected {expected}; found none", field)
-    known: dict[str, list[dict[str, Any]]] = {}
+    by_id: dict[str, list[dict[str, Any]]] = {}
 
     def add(message: dict[str, Any]) -> None:
         chat.messages.append(message)
-        known.setdefault(message_key(message), []).append(message)
+        by_id.setdefault(message_key(message), []).append(message)
 
     before: list[str] | None = None
     for prompt, reply in calls:
@@ -78,7 +78,7 @@ def join_calls(chat: Chat, calls: Sequence[Call], expected: str, field: str = ""
         before = call
         matched: set[int] = set()
         for message in prompt:
-            candidates = known.get(message_key(message), ())
+            candidates = by_id.get(message_key(message), ())
             same = next((m for m in candidates if id(m) not in matched and _fill_arguments(m, message)), None)
             if same is None:
                 same = message
@@ -109,18 +109,18 @@ def _exact_key(message: Object) -> str:
     return json.dumps([message_key(message), calls], sort_keys=True)
 
 
-def _fill_arguments(known: Object, message: Object) -> bool:
+def _fill_arguments(recorded: Object, message: Object) -> bool:
     """Whether the calls of two messages of one key have the same arguments; arguments that only one of them has are taken over."""
     pairs = [
-        (one["function"], other["function"])
-        for one, other in zip(known.get("tool_calls", ()), message.get("tool_calls", ()), strict=True)
+        (call["function"], other["function"])
+        for call, other in zip(recorded.get("tool_calls", ()), message.get("tool_calls", ()), strict=True)
     ]
-    values = [(loaded(one["arguments"]), loaded(other["arguments"])) for one, other in pairs]
+    values = [(loaded(call["arguments"]), loaded(other["arguments"])) for call, other in pairs]
     if any(a and b and a != b for a, b in values):
         return False
-    for (one, other), (value, _) in zip(pairs, values, strict=True):
+    for (call, other), (value, _) in zip(pairs, values, strict=True):
         if not value:
-            one["arguments"] = other["arguments"]
+            call["arguments"] = other["arguments"]
     return True
 
 

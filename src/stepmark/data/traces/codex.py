@@ -44,7 +44,7 @@ def read(chat: Chat, events: Sequence[Object]) -> None:
     items = [_payload(chat, event) for event in events if event["type"] == "response_item"]
     written = Counter(_text(item) for item in items if item.get("type", "message") == "message")
     logged: dict[object, Counter[str]] = {}
-    said = {_part(item) for item in items}
+    texts = {_part(item) for item in items}
     for event in events:
         chat.where, chat.part = event["where"], "payload"
         if event["type"] in _EXEC:
@@ -76,7 +76,7 @@ def read(chat: Chat, events: Sequence[Object]) -> None:
                 counted[text] += 1
                 if counted[text] <= written[text]:
                     continue
-            if part == "user" or part not in said:
+            if part == "user" or part not in texts:
                 written[text] += part in ("user", "assistant")
                 _add(chat, item)
 

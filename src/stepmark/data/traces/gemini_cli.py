@@ -39,12 +39,12 @@ def read(chat: Chat, events: Sequence[Object]) -> None:
             continue
         turn = Chat(where=chat.where, part=chat.part)
         for thought in message.get("thoughts") or ():
-            said = (
+            text = (
                 [thought.get("subject"), thought.get("description")]
                 if isinstance(thought, Mapping)
                 else [thought]
             )
-            turn.write("assistant", ": ".join(filter(None, map(text_or_none, said))), key="reasoning_content")
+            turn.write("assistant", ": ".join(filter(None, map(text_or_none, text))), key="reasoning_content")
         turn.message({"role": "assistant", "parts": parts})
         calls = message.get("toolCalls") or ()
         for call in calls:

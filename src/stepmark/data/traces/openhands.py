@@ -109,9 +109,9 @@ def _action(chat: Chat, event: Object, args: Object, metadata: Object, reply: ob
         if answered is None or answered != reply:
             chat.append({**message, "role": "assistant"})  # with every call of the reply
         return answered
-    said = args.get("content") if kind == "message" else args.get("thought")
-    said = said or (event.get("message") if kind == "message" else "")
-    turn: dict[str, Any] = {"role": "assistant", "content": str(said or "")}
+    text = args.get("content") if kind == "message" else args.get("thought")
+    text = text or (event.get("message") if kind == "message" else "")
+    turn: dict[str, Any] = {"role": "assistant", "content": str(text or "")}
     if kind not in ("message", "think"):
         rest = {k: v for k, v in args.items() if k not in _NO_ARGUMENTS and v not in (None, "")}
         turn["function_call"] = {"name": kind, "arguments": rest}

@@ -69,8 +69,8 @@ def _call(chat: Chat, attributes: Mapping[str, Any], speaker: str | None) -> Cal
     if instructions:
         parts = {"content": instructions} if isinstance(instructions, str) else {"parts": instructions}
         system = logged_messages(chat, [{"role": "system", **parts}], "gen_ai.system_instructions")
-        given = set(map(message_key, prompt))
-        prompt = [*(message for message in system if message_key(message) not in given), *prompt]
+        prompt_keys = set(map(message_key, prompt))
+        prompt = [*(message for message in system if message_key(message) not in prompt_keys), *prompt]
     return prompt, logged_messages(chat, written, "gen_ai.output.messages", speaker)
 
 

@@ -54,13 +54,13 @@ def label(row: Row, conversation: LabelledRow) -> LabelledRow:
     Raises:
         InputError: a `mistake_step` that is no entry's number.
     """
-    given, reason = (conversation.meta.get(name) for name in ("mistake_step", "mistake_reason"))
+    mistake, reason = (conversation.meta.get(name) for name in ("mistake_step", "mistake_reason"))
     steps = len(conversation.solution.steps)
-    if given is None:
+    if mistake is None:
         return conversation
-    if not str(given).isdecimal() or int(str(given)) >= steps:
-        raise row.error(f"expected an entry's number, {indices(steps)}; found {given!r}", "mistake_step")
-    first = int(str(given))
+    if not str(mistake).isdecimal() or int(str(mistake)) >= steps:
+        raise row.error(f"expected an entry's number, {indices(steps)}; found {mistake!r}", "mistake_step")
+    first = int(str(mistake))
     judged = signed((step < first for step in range(first + 1)), "human", "correctness")
     (wrong,) = judged[first]
     noted = replace(wrong, note=reason if isinstance(reason, str) and reason else None)

@@ -151,13 +151,13 @@ def solution_scores(
 ) -> list[float | None]:
     """One number of a PRM for each completion's text; None for a blank one and one that the PRM cannot read."""
     how = resolve_aggregate(aggregate, prm.default_aggregate, prm.score_kind)
-    there = [row for row, text in enumerate(texts) if text.strip()]
+    nonempty = [row for row, text in enumerate(texts) if text.strip()]
     solutions = (
         Solution(problem=Problem(text=problems[row]), steps=tuple(cut(texts[row], split).steps))
-        for row in there
+        for row in nonempty
     )
     results: list[float | None] = [None] * len(texts)
-    for row, result in zip(there, prm.score_many(solutions, keep_going=True), strict=True):
+    for row, result in zip(nonempty, prm.score_many(solutions, keep_going=True), strict=True):
         if not isinstance(result, Refusal) and None not in result.scores:
             results[row] = aggregated(result.scores, how, kind=prm.score_kind)
     return results
@@ -197,9 +197,9 @@ def token_row(
     for end, score in zip(ends, scores, strict=True):
         place = min(end, before_outcome)
         if place >= 0:
-            known = row[place]
+            value = row[place]
             # Only the last step can meet another: ends rise, and only it was moved.
-            row[place] = min(score, 0.0 if known == NO_ZERO else known) if known else score
+            row[place] = min(score, 0.0 if value == NO_ZERO else value) if value else score
             row[place] = row[place] or NO_ZERO
     row[places[-1]] = outcome
     return row
@@ -222,16 +222,16 @@ def batch_of_rows(rewards: Tensor, mask: Tensor, groups: Sequence[Hashable]) -> 
     numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
     number = torch.tensor([numbers[group] for group in groups], device=rewards.device)
     written = mask.any(-1)
-    kept = written & (((number[:, None] == number) & written).sum(-1) > 1)
-    if not kept.any():
-        return None, kept
-    rewards, mask, number = rewards[kept].float(), mask[kept], number[kept]
+    comparable = written & (((number[:, None] == number) & written).sum(-1) > 1)
+    if not comparable.any():
+        return None, comparable
+    rewards, mask, number = rewards[comparable].float(), mask[comparable], number[comparable]
     places = torch.arange(mask.shape[1], device=mask.device)
     last = torch.where(mask, places, -1).amax(-1, keepdim=True)
-    here = mask & (rewards != 0) & (places < last)
-    count = here.sum(-1)
+    early = mask & (rewards != 0) & (places < last)
+    count = early.sum(-1)
     # Stable: the places of steps first, in their order.
-    ends = torch.argsort(~here, dim=-1, stable=True)[:, : max(1, int(count.max()))]
+    ends = torch.argsort(~early, dim=-1, stable=True)[:, : max(1, int(count.max()))]
     scores = rewards.gather(1, ends)
     steps = torch.arange(ends.shape[1], device=mask.device)
     ends = torch.where(steps == count[:, None] - 1, last, ends)
@@ -241,7 +241,7 @@ def batch_of_rows(rewards: Tensor, mask: Tensor, groups: Sequence[Hashable]) -> 
         outcome=rewards.gather(1, last)[:, 0],
         step_ends=torch.where(steps < count[:, None], ends, -1),
         step_rewards=torch.where(scores == NO_ZERO, 0.0, scores),
-    ), kept
+    ), comparable
 
 
 def estimator(credit: Credit) -> Callable[..., tuple[Tensor, Tensor]]:

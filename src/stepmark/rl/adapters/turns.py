@@ -17,8 +17,8 @@ from stepmark.rl.rewarding import RewardedCompletion, StepSpans, scored
 
 def turn_spans(written: Sequence[int] | Sequence[bool]) -> tuple[tuple[int, int], ...]:
     """The first token of each turn and the one after its last, from the mask of tokens that the policy wrote."""
-    starts = [at for at, here in enumerate(written) if here and not (at and written[at - 1])]
-    ends = [at + 1 for at, here in enumerate(written) if here and not (written[at + 1 : at + 2] or (0,))[0]]
+    starts = [at for at, own in enumerate(written) if own and not (at and written[at - 1])]
+    ends = [at + 1 for at, own in enumerate(written) if own and not (written[at + 1 : at + 2] or (0,))[0]]
     return tuple(zip(starts, ends, strict=True))
 
 

@@ -124,7 +124,7 @@ def assign_turns(
     names = [group(trace) if group is not None else 0 for trace in traces]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     scores = turn_scores(traces, prm)
-    rows = [row for row, known in enumerate(scores) if known is not None]
+    rows = [row for row, step_scores in enumerate(scores) if step_scores is not None]
     rows = [row for row in rows if sum(names[row] == names[other] for other in rows) > 1]
     values = [[[0.0] * count for count in listed] for listed in counts]
     if rows:

@@ -55,14 +55,14 @@ def language_loss(net: Net, hidden: Tensor, batch: Sequence[TrainingItem], token
 def _fitted_tokens(net: Net, batch: Sequence[TrainingItem], tokens: Tokens) -> Ints:
     """Packed indices of the tokens that are fitted, of trees laid one after the other."""
     parts: list[Ints] = []
-    start, wanted = 0, _QUANTITY if tokens == "quantities" else _ARITHMETIC
+    start, pattern = 0, _QUANTITY if tokens == "quantities" else _ARITHMETIC
     for item in batch:
         places = [right_tokens(item, row) for row in item.rows]
         fitted = np.unique(np.concatenate(places)) if places else np.empty(0, dtype=np.int64)
         if tokens != "all" and len(fitted):
             distinct, back = np.unique(item.tree.ids[fitted], return_inverse=True)
             texts = [net.tokenizer.decode([int(token)]) for token in distinct]
-            fitted = fitted[np.array([wanted.search(text) is not None for text in texts])[back]]
+            fitted = fitted[np.array([pattern.search(text) is not None for text in texts])[back]]
         parts.append(fitted + start)
         start += len(item.tree)
     return np.concatenate(parts)

@@ -175,8 +175,12 @@ def in_family(objective: Objective | None, family: str) -> Objective:
             raise UsageError(
                 f"`objective` {objective.name}: the family {family} writes critiques; leave `objective` out, or take generative"
             )
-        made = objective or Generative()
-        return made if isinstance(made.critic, settings_of) else replace(made, critic=settings_of())
+        objective_ = objective or Generative()
+        return (
+            objective_
+            if isinstance(objective_.critic, settings_of)
+            else replace(objective_, critic=settings_of())
+        )
     spec = FAMILIES[family]
     if isinstance(spec.readout.head, LogRatioHead):
         if objective is not None and not isinstance(objective, ImplicitCrossEntropy | ImplicitDPO):

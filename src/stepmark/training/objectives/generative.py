@@ -165,9 +165,9 @@ def _own_words(reply: str, verdict: str, name: Callable[[int], str]) -> str:
 
 def _named(text: str, name: Callable[[int], str]) -> str:
     many = _PARAGRAPHS.sub(
-        lambda found: "steps " + re.sub(r"\d+", lambda digits: str(int(digits[0]) + 1), found[1]), text
+        lambda match: "steps " + re.sub(r"\d+", lambda digits: str(int(digits[0]) + 1), match[1]), text
     )
-    return _PARAGRAPH.sub(lambda found: name(int(found[1] or found[2])), many)
+    return _PARAGRAPH.sub(lambda match: name(int(match[1] or match[2])), many)
 
 
 @settings
@@ -265,8 +265,8 @@ class Generative:
                     history.append(critic.judged(True))
                     continue
                 if not kept:
-                    left = sum(map(len, by_step[step + 1 :]))
-                    dropped.note("critiques after a step that has none to be kept", example.where, left)
+                    remaining = sum(map(len, by_step[step + 1 :]))
+                    dropped.note("critiques after a step that has none to be kept", example.where, remaining)
                     return
                 history.append(kept[0].reply)
 
@@ -320,8 +320,8 @@ class Generative:
 
     def fit(self, net: Net, batch: Sequence[TrainingItem]) -> Fitted:
         """Forward pass and loss."""
-        wanted = answer_tokens(batch)
-        logprobs = token_logprobs(net.hidden(batch), net.output(), batch, wanted)
+        answers = answer_tokens(batch)
+        logprobs = token_logprobs(net.hidden(batch), net.output(), batch, answers)
         weights = np.zeros(len(logprobs))
         at = 0
         for item in batch:

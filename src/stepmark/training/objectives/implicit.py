@@ -83,9 +83,9 @@ class _Implicit(ABC):
         for example in group:
             if example.outcome is None:
                 dropped.note("rows without an outcome", example.where)
-        known = [example for example in group if example.outcome is not None]
+        judged = [example for example in group if example.outcome is not None]
         for item in items_of(
-            known, net.encoder, budget=budget, dropped=dropped, every_step=every_step, outcomes=True
+            judged, net.encoder, budget=budget, dropped=dropped, every_step=every_step, outcomes=True
         ):
             why = self._unfit(item)
             if why and not every_step:
@@ -223,8 +223,8 @@ class LogRatios(torch.nn.Module):
                 with net.model.disable_adapter():
                     hidden, output = net.hidden([item]), net.output()
                 net.model.train(training)
-            found: Floats = token_logprobs(hidden, output, [item], answers).cpu().numpy()
-        return found
+            logprobs: Floats = token_logprobs(hidden, output, [item], answers).cpu().numpy()
+        return logprobs
 
 
 def _frozen_copy(net: Net) -> tuple[Any, Tensor]:
