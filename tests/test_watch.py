@@ -1,459 +1,163 @@
-"""`stepmark watch`: a session that grows, and the hook of an agent."""
+"""Watching an agent: the rule by hand, and the session against grading the whole conversation."""
 
 from __future__ import annotations
 
-import io
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
+from itertools import permutations
 
 import pytest
+import torch
 
-from stepmark.cli import main
-from stepmark.errors import InputError, TooLongError
+from checkpoints import STEPWISE, load_family
+from stepmark.data.conversations import read_messages
+from stepmark.errors import InputError, UsageError
 from stepmark.models.scripted import ScriptedPRM
-from stepmark.scoring.hook import hook_reply
-from stepmark.scoring.live import LiveScores, SessionFile, TurnScore
+from stepmark.models.watch import Feedback, Seen
 
-ASK = "Pens cost 4 each; I buy 3 and a 5 euro book."
-FIRST, WRONG, RIGHT = "4 * 3 = 12.", "12 + 5 = 18.", "12 + 5 = 17."
-
-
-def entry(kind: str, content: Any, uuid: str, parent: str | None, **more: Any) -> dict[str, Any]:
-    message = {"role": kind, "content": content} | ({"model": "m"} if kind == "assistant" else {})
-    known = {"type": kind, "sessionId": "s", "uuid": uuid, "parentUuid": parent, "message": message}
-    return {**known, "isSidechain": False, **more}
-
-
-SESSION = [
-    entry("user", ASK, "a", None),
-    entry("assistant", FIRST, "b", "a"),
-    entry("user", "Go on.", "c", "b"),
-    entry("assistant", WRONG, "d", "c"),
-]
-
-
-def lines(rows: list[dict[str, Any]]) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
+torch.set_num_threads(1)
 
 
 def prm() -> ScriptedPRM:
-    return ScriptedPRM(lambda problem, steps: 0.2 if "18" in steps[-1] else 0.9)
+    """The number at the end of a turn is its score."""
+    return ScriptedPRM(lambda problem, steps: float(steps[-1].split()[-1]), name="told")
 
 
-def scored(live: LiveScores, file: SessionFile, *, settled: bool = True) -> list[tuple[int, float | None]]:
-    file.poll()
-    results = list(live.update(file.rows, settled=settled))
-    return [(one.turn, one.score) for one in results if isinstance(one, TurnScore)]
+def advice(scores, **settings):
+    watch = prm().watch("Book it.", **settings)
+    found = []
+    for score in scores:
+        seen = watch.add(f"turn {score}")
+        found.append((seen.advice, seen.to))
+        if seen.to is not None:
+            watch.back(seen.to)
+    return found
 
 
-def refuse(error: InputError) -> None:
-    raise AssertionError(error)
-
-
-# --- the file ----------------------------------------------------------------------------------------------------
-
-
-def test_every_prefix_of_a_file_is_read_as_the_lines_that_are_whole_in_it(tmp_path: Path):
-    path, text = tmp_path / "s.jsonl", lines(SESSION).encode()
-    file = SessionFile(path, refuse)
-    assert not file.poll()  # not there yet
-    for size in range(len(text) + 1):
-        path.write_bytes(text[:size])
-        file.poll()
-        assert [row.data for row in file.rows] == SESSION[: text[:size].count(b"\n")]
-    assert file.restarts == 0
-    assert [row.line for row in file.rows] == [1, 2, 3, 4]
-
-
-def test_a_last_line_without_a_break_is_read_at_the_end(tmp_path: Path):
-    path = tmp_path / "s.jsonl"
-    path.write_text(lines(SESSION).rstrip("\n"))
-    file = SessionFile(path, refuse)
-    file.poll()
-    assert len(file.rows) == 3
-    file = SessionFile(path, refuse)
-    file.poll(end=True)
-    assert len(file.rows) == 4
-
-
-@pytest.mark.parametrize("replaced", [False, True])
-@pytest.mark.parametrize(
-    "other", [SESSION[:2], [*SESSION[:1], *[entry("assistant", RIGHT * 40, "x", "a")] * 9]]
-)
-def test_a_file_that_was_cut_or_replaced_is_read_anew(
-    tmp_path: Path, other: list[dict[str, Any]], replaced: bool
-):
-    path = tmp_path / "s.jsonl"
-    path.write_text(lines(SESSION))
-    file = SessionFile(path, refuse)
-    file.poll()
-    if replaced:
-        (tmp_path / "new").write_text(lines(other))
-        (tmp_path / "new").rename(path)
-    else:
-        path.write_text(lines(other))  # the same file, shorter or longer than before
-    assert file.poll()
-    assert [row.data for row in file.rows] == other
-    assert file.restarts == 1
-    path.unlink()
-    assert not file.poll()
-    assert [row.data for row in file.rows] == other
-
-
-def test_a_line_that_is_no_json_is_told_once_and_passed_over(tmp_path: Path):
-    path, told = tmp_path / "s.jsonl", list[InputError]()
-    path.write_text(lines(SESSION[:2]) + "{half\n" + lines(SESSION[2:]))
-    file = SessionFile(path, told.append)
-    file.poll()
-    file.poll()
-    assert [error.where for error in told] == [f"{path}:3"]
-    assert [row.data for row in file.rows] == SESSION
-
-
-def test_a_document_that_is_half_written_leaves_the_rows_of_before(tmp_path: Path):
-    path = tmp_path / "s.json"
-    chat = [{"role": "user", "content": ASK}, {"role": "assistant", "content": FIRST}]
-    path.write_text(json.dumps(chat))
-    file, live = SessionFile(path, refuse), LiveScores(prm())
-    assert scored(live, file) == [(0, 0.9)]
-    longer = json.dumps(
-        [*chat, {"role": "user", "content": "Go on."}, {"role": "assistant", "content": WRONG}]
-    )
-    path.write_text(longer[:-20])
-    assert scored(live, file) == []
-    path.write_text(longer)
-    assert scored(live, file) == [(1, 0.2)]
-
-
-def test_a_folder_of_events_is_followed(tmp_path: Path):
-    def event(number: int, **fields: Any) -> None:
-        row = {"id": number, "timestamp": f"2026-01-01T00:00:0{number}", **fields}
-        (tmp_path / f"{number}.json").write_text(json.dumps(row))
-
-    file, live = SessionFile(tmp_path, refuse), LiveScores(prm())
-    event(0, source="user", action="message", args={"content": ASK})
-    event(1, source="agent", action="message", args={"content": FIRST})
-    assert scored(live, file) == [(0, 0.9)]
-    event(2, source="user", action="message", args={"content": "Go on."})
-    event(3, source="agent", action="message", args={"content": WRONG})
-    assert scored(live, file) == [(1, 0.2)]
-
-
-# --- the scores --------------------------------------------------------------------------------------------------
-
-
-def test_each_turn_is_scored_once_when_it_is_complete(tmp_path: Path):
-    path = tmp_path / "s.jsonl"
-    file, live = SessionFile(path, refuse), LiveScores(prm())
-    expected = [(1, []), (2, []), (3, [(0, 0.9)]), (4, [])]
-    for count, results in expected:  # a turn that nothing answered may go on
-        path.write_text(lines(SESSION[:count]))
-        assert scored(live, file, settled=False) == results
-    assert scored(live, file) == [(1, 0.2)]
-    assert scored(live, file) == []
-
-
-def test_a_rewound_turn_is_scored_anew_and_what_stands_before_it_is_not(tmp_path: Path):
-    path = tmp_path / "s.jsonl"
-    path.write_text(lines(SESSION))
-    file, live = SessionFile(path, refuse), LiveScores(prm())
-    assert scored(live, file) == [(0, 0.9), (1, 0.2)]
-    path.write_text(lines([*SESSION, entry("user", "Again.", "e", "b"), entry("assistant", RIGHT, "f", "e")]))
-    assert scored(live, file) == [(1, 0.9)]
-
-
-def test_a_subagent_is_a_conversation_of_its_own(tmp_path: Path):
-    path = tmp_path / "s.jsonl"
-    side = [
-        entry("user", "What is 6 + 6?", "x", None, isSidechain=True, agentId="k"),
-        entry("assistant", "6 + 6 = 12.", "y", "x", isSidechain=True, agentId="k"),
-    ]
-    path.write_text(lines([*SESSION[:2], *side, *SESSION[2:]]))
-    file, live = SessionFile(path, refuse), LiveScores(prm())
-    file.poll()
-    results = [one for one in live.update(file.rows, settled=True) if isinstance(one, TurnScore)]
-    assert [(one.conversation, one.turn) for one in results] == [("s", 0), ("s", 1), ("s/k", 0)]
-
-
-def test_turns_that_do_not_fit_are_read_behind_the_later_half():
-    """A model that reads 4 turns, by counting: the fifth is read behind 2 of the 4 before it."""
-    read: list[int] = []
-
-    def script(problem: str, steps: tuple[str, ...]) -> float:
-        if len(steps) > 4 or steps[-1].startswith("long"):
-            raise TooLongError("too long")
-        read.append(len(steps))
-        return 0.9
-
-    turns = [f"turn {n}" for n in range(7)] + ["long", "after"]
-    messages = [{"role": "user", "content": ASK}]
-    for text in turns:
-        messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "Go on."}]
-    from stepmark.data.reading import read_rows
-
-    rows = list(read_rows([{"messages": messages}]))
-    results = list(LiveScores(ScriptedPRM(script)).update(rows, settled=True))
-    assert all(isinstance(one, TurnScore) for one in results)
-    assert [one.read_from for one in results] == [0, 0, 0, 0, 2, 2, 4, 7, 8]
-    assert [one.score for one in results] == [0.9] * 7 + [None, 0.9]
-    assert results[7].unread == "too long"
-
-
-def test_the_prm_reads_the_ends_of_a_long_answer_and_the_result_shows_all_of_it():
-    seen: list[str] = []
-
-    class Prm(ScriptedPRM):
-        def grow(self, problem):  # type: ignore[no-untyped-def]
-            growing = super().grow(problem)
-
-            class Growing:
-                def score(self, steps, step):  # type: ignore[no-untyped-def]
-                    seen.extend(one.observation for one in steps[-1:])
-                    return growing.score(steps, step)
-
-                back = growing.back
-
-            return Growing()
-
-    from stepmark.data.reading import read_rows
-
-    chat = [
-        {"role": "user", "content": ASK},
-        {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}],
-        },
-        {"role": "tool", "tool_call_id": "1", "content": "a" * 50 + "b" * 50},
-        {"role": "assistant", "content": "Done."},
-    ]
-    live = LiveScores(Prm(lambda problem, steps: 0.9), longest=20)
-    first, _ = live.update(list(read_rows([{"messages": chat}])), settled=True)
-    whole = "\n\nTool (f):\n" + "a" * 50 + "b" * 50
-    assert isinstance(first, TurnScore)
-    assert first.step.observation == whole
-    assert seen == [f"{whole[:10]}[… {len(whole) - 20} characters …]{'b' * 10}"]
-
-
-def test_an_exact_check_needs_no_prm(tmp_path: Path):
-    path = tmp_path / "s.jsonl"
-    path.write_text(lines(SESSION))
-    file, live = SessionFile(path, refuse), LiveScores(None)
-    file.poll()
-    results = [one for one in live.update(file.rows, settled=True) if isinstance(one, TurnScore)]
-    assert [(one.score, one.weak, bool(one.findings)) for one in results] == [
-        (None, False, False),
-        (None, False, True),
-    ]
-    assert "17" in results[1].reason
-
-
-# --- the command -------------------------------------------------------------------------------------------------
-
-
-def test_the_command_prints_a_line_a_turn(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    path = tmp_path / "s.jsonl"
-    path.write_text(lines(SESSION))
-    assert main(["watch", str(path), "--prm", "none", "--json"]) == 0
-    out, err = capsys.readouterr()
-    rows = [json.loads(line) for line in out.splitlines()]
-    assert [(row["turn"], row["text"], row["score"]) for row in rows] == [(1, FIRST, None), (2, WRONG, None)]
-    assert rows[1]["findings"] and not rows[0]["findings"]
-    assert "2 turns" in err
-
-
-def test_a_session_without_a_turn_is_a_failure_that_says_why(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    path = tmp_path / "s.jsonl"
-    path.write_text(lines(SESSION[:1]))
-    assert main(["watch", str(path), "--prm", "none"]) == 1
-    assert "assistant" in capsys.readouterr().err
-    assert main(["watch", str(tmp_path / "missing.jsonl"), "--prm", "none"]) == 2
-
-
-def test_a_file_is_followed_until_ctrl_c(tmp_path: Path):
-    path, out = tmp_path / "s.jsonl", tmp_path / "out"
-    words = ["watch", str(path), "--prm", "none", "--follow", "--interval", "0.05", "--json"]
-    with out.open("wb") as file:
-        run = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                "import sys; from stepmark.cli import main; sys.exit(main(sys.argv[1:]))",
-                *words,
-            ],
-            stdout=file,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-    try:
-        assert run.stderr is not None
-        assert b"waiting" in run.stderr.readline()
-
-        def wait_for(count: int) -> None:
-            deadline = time.monotonic() + 120
-            while out.read_bytes().count(b"\n") < count:
-                assert time.monotonic() < deadline and run.poll() is None
-                time.sleep(0.02)
-
-        text = lines(SESSION)
-        half = text.index('"d"')
-        with path.open("w") as session:
-            session.write(text[:half])
-            session.flush()
-            wait_for(1)
-            session.write(text[half:])
-            session.flush()
-            wait_for(2)
-        run.send_signal(signal.SIGINT)
-        _, err = run.communicate(timeout=60)
-    finally:
-        run.kill()
-    assert run.returncode == 0
-    assert b"2 turns" in err and b"Traceback" not in err
-    assert [json.loads(line)["turn"] for line in out.read_text().splitlines()] == [1, 2]
-
-
-# --- the hook ----------------------------------------------------------------------------------------------------
-
-
-def payload(path: Path, event: str = "Stop", **more: Any) -> dict[str, Any]:
-    return {
-        "session_id": "s",
-        "transcript_path": str(path),
-        "hook_event_name": event,
-        "stop_hook_active": False,
-        **more,
-    }
-
-
-def test_a_stop_with_a_refuted_turn_is_blocked_once(tmp_path: Path):
-    path = tmp_path / "s.jsonl"
-    path.write_text(lines(SESSION))
-    reply = hook_reply(payload(path), LiveScores(None))
-    assert reply is not None
-    assert reply["decision"] == "block"
-    assert "17" in reply["reason"] and WRONG in reply["reason"]
-    assert hook_reply(payload(path, stop_hook_active=True), LiveScores(None)) is None
-
-
-@pytest.mark.parametrize("event", ["Stop", "SubagentStop"])
-def test_only_turns_since_the_last_question_count(tmp_path: Path, event: str):
-    path = tmp_path / "s.jsonl"
-    path.write_text(
-        lines([*SESSION, entry("user", "And 2 + 2?", "e", "d"), entry("assistant", "2 + 2 = 4.", "f", "e")])
-    )
-    assert hook_reply(payload(path, event), LiveScores(prm())) is None
-    key = "agent_transcript_path" if event == "SubagentStop" else "transcript_path"
-    assert hook_reply({**payload(path, event), key: str(path)}, LiveScores(prm(), threshold=0.95)) is not None
-
-
-def test_a_weak_turn_blocks_with_its_score(tmp_path: Path):
-    path = tmp_path / "s.jsonl"
-    path.write_text(lines(SESSION))
-    reply = hook_reply(payload(path), LiveScores(prm(), checks="none"))
-    assert reply is not None and "0.2" in reply["reason"] and "0.5" in reply["reason"]
-
-
-def test_a_transcript_that_lags_is_completed_by_the_hooks_own_fields(tmp_path: Path):
-    path = tmp_path / "s.jsonl"
-    path.write_text(lines(SESSION[:3]))
-    assert hook_reply(payload(path), LiveScores(None)) is None
-    assert hook_reply(payload(path, last_assistant_message=WRONG), LiveScores(None)) is not None
-    path.write_text(lines(SESSION))  # it is written by now: the same turn, once
-    late = hook_reply(payload(path, last_assistant_message=WRONG), LiveScores(None))
-    assert late is not None and late["reason"].count(WRONG) == 1
-
-
-def test_after_a_tool_its_turn_is_judged(tmp_path: Path):
-    path = tmp_path / "s.jsonl"
-    call = {"type": "tool_use", "id": "t1", "name": "note", "input": {"text": WRONG}}
-    path.write_text(lines([*SESSION[:3], entry("assistant", [call], "d", "c")]))
-    tool = {"tool_name": "note", "tool_input": {"text": WRONG}, "tool_response": "ok"}
-    there = hook_reply(
-        payload(path, "PostToolUse", tool_use_id="t1", **tool), LiveScores(prm(), checks="none")
-    )
-    assert there is not None and there["decision"] == "block"
-    path.write_text(lines(SESSION[:3]))
-    lagging = hook_reply(
-        payload(path, "PostToolUse", tool_use_id="t1", **tool), LiveScores(prm(), checks="none")
-    )
-    assert lagging == there
-    assert hook_reply(payload(path, "PreToolUse", tool_use_id="t1", **tool), LiveScores(prm())) is None
-
-
-def test_codex_session_is_read_and_one_without_a_transcript_goes_on(tmp_path: Path):
-    path = tmp_path / "rollout.jsonl"
-
-    def item(role: str, text: str) -> dict[str, Any]:
-        kind = "output_text" if role == "assistant" else "input_text"
-        message = {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
-        return {"type": "response_item", "payload": message}
-
-    rows = [
-        {"type": "session_meta", "payload": {"id": "s"}},
-        item("user", ASK),
-        item("assistant", WRONG.replace("12 + 5", "4 * 3 + 5")),
-    ]
-    path.write_text(lines(rows))
-    assert hook_reply(payload(path, turn_id="1", model="m"), LiveScores(None)) is not None
-    assert hook_reply({**payload(path), "transcript_path": None}, LiveScores(None)) is None
-
-
-def hook(
-    text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
-) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-    code = main(["watch", "--hook", *words])
-    return code, *capsys.readouterr()
-
-
-def test_the_hook_command_answers_on_standard_output(tmp_path: Path, monkeypatch, capsys):
-    path = tmp_path / "s.jsonl"
-    path.write_text(lines(SESSION))
-    code, out, _ = hook(json.dumps(payload(path)), monkeypatch, capsys)
-    assert code == 0
-    assert json.loads(out).keys() == {"decision", "reason"}
-    path.write_text(lines(SESSION[:2]))
-    assert hook(json.dumps(payload(path)), monkeypatch, capsys)[:2] == (0, "")
+GO = ("go on", None)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"hook_event_name": "Stop", "transcript_path": "/nowhere/s.jsonl"}']
+    ("scores", "settings", "expected"),
+    [
+        ([0.9, 0.2, 0.8], {}, [GO, ("go back", 1), GO]),
+        ([0.9, 0.2, 0.21, 0.22], {"retries": 2}, [GO, ("go back", 1), ("go back", 1), ("stop", None)]),
+        # The agent insists: the same turn again is taken.
+        ([0.9, 0.2, 0.2, 0.2], {}, [GO, ("go back", 1), GO, ("go back", 2)]),
+        ([0.2], {"retries": 0}, [("stop", None)]),
+        ([0.9, 0.2, 0.6, 0.2, 0.1], {"patience": 2}, [GO, GO, GO, GO, ("go back", 3)]),
+        ([0.9, 0.7], {"threshold": 0.8}, [GO, ("go back", 1)]),
+        ([0.9, 0.6, 0.6], {"aggregate": "product", "floor": 0.4}, [GO, GO, ("stop", None)]),
+    ],
 )
-def test_a_hook_that_fails_never_blocks(text: str, monkeypatch, capsys):
-    code, out, err = hook(text, monkeypatch, capsys)
-    assert (code, out) == (1, "")
-    assert err
+def test_the_rule(scores, settings, expected):
+    assert advice(scores, **settings) == expected
 
 
-@pytest.mark.parametrize(
-    "words", [["--prm", "/nowhere/prm"], ["--checks", "spelling"], ["session.jsonl"], ["--follow"]]
-)
-def test_a_hook_with_a_setting_that_cannot_work_never_blocks(words: list[str], monkeypatch, capsys):
-    code, out, _ = hook(json.dumps({"hook_event_name": "Stop"}), monkeypatch, capsys, *words)
-    assert (code, out) == (1, "")
+def test_messages_as_they_come():
+    watch = prm().watch("Book it.", aggregate="min")
+    turn = {"role": "assistant", "name": "P", "content": "Look. 0.9", "reasoning_content": "Hm."}
+    first = watch.add(turn)
+    assert first == Seen(turn=0, score=0.9, running=0.9, advice="go on")
+    assert watch.add({"role": "tool", "name": "search", "content": "140"}) is None
+    assert watch.add({"role": "user", "content": "Yes."}) is None
+    assert watch.add("It is 0.4").running == 0.4
+    assert watch.solution.steps[0].observation == "\n\nTool (search):\n140\n\nUser:\nYes."
+    assert (watch.solution.steps[0].speaker, watch.solution.texts[0]) == ("P", "Hm.\nLook. 0.9")
+    assert watch.scores == (0.9, 0.4)
 
 
-def test_a_hook_imports_no_torch(tmp_path: Path):
-    path = tmp_path / "s.jsonl"
-    path.write_text(lines(SESSION))
-    code = (
-        "import sys; from stepmark.cli import main; main(['watch', '--hook']); print('torch' in sys.modules)"
+def test_a_proof_sends_back_a_turn_that_scores_high_and_says_what_is_right():
+    watch = prm().watch("Book it.", checks="all", retries=1)
+    assert watch.add("Two rooms: 2 * 70 = 140, so 0.9").feedback == ()
+    seen = watch.add("Three nights: 140 * 3 = 430, so 0.9")
+    assert (seen.advice, seen.to, seen.score) == ("go back", 1, 0.9)
+    (wrong,) = seen.feedback
+    assert (wrong.criterion, wrong.source) == ("equation", "check")
+    assert "140 * 3 = 430" in wrong.sentence and "420" in wrong.sentence
+    assert seen.message == wrong.sentence
+    watch.back(1)
+    assert watch.add("Three nights: 140 * 3 = 420, so 0.9").advice == "go on"
+    assert prm().watch("Book it.").add("1 + 1 = 3, so 0.9").advice == "go on"  # this PRM has no checks
+
+
+def test_a_judge_sends_back_with_the_reasons_of_all_turns_to_do_again():
+    def judge(solution):
+        last = solution.steps[-1].text
+        return [Feedback(criterion=word, sentence=f"{word}!", source="judge") for word in last.split()[:-1]]
+
+    watch = prm().watch("Book it.", judge=judge, patience=2)
+    assert watch.add("0.9").advice == "go on"
+    assert watch.add("polite 0.9").advice == "go on"
+    seen = watch.add("polite safe 0.9")
+    assert (seen.advice, seen.to, seen.message) == ("go back", 1, "polite! safe!")
+    assert [item.criterion for item in seen.feedback] == ["polite", "safe"]
+
+
+def test_a_turn_whose_judge_fails_is_not_taken():
+    def judge(solution):
+        if len(solution.steps) == 2 and solution.texts[-1].startswith("bad"):
+            raise InputError("no")
+        return ()
+
+    watch = prm().watch("Book it.", judge=judge)
+    watch.add("turn 0.9")
+    with pytest.raises(InputError):
+        watch.add("bad 0.9")
+    assert watch.add("turn 0.8").turn == 1
+    assert watch.scores == (0.9, 0.8)
+
+
+SPOKEN = {"role": "assistant", "content": "Done. 0.8"}
+THOUGHT = {"role": "assistant", "content": "<think>Hm. 0.7</think>", "name": "P"}
+BOTH = {"role": "assistant", "content": "Look. 0.5", "reasoning_content": "First. 0.6"}
+
+
+@pytest.mark.parametrize("reasoning", ["keep", "only", "drop"])
+@pytest.mark.parametrize("turns", [*permutations([SPOKEN, THOUGHT, BOTH])])
+def test_a_watched_conversation_is_the_one_that_is_graded(reasoning, turns):
+    """Turns of which `reasoning` leaves nothing to grade are context, there as here."""
+    messages = [m for turn in turns for m in (turn, {"role": "tool", "name": "f", "content": "ok"})]
+    watch = prm().watch("Book it.", reasoning=reasoning)
+    seen = [watch.add(message) for message in messages]
+    _, whole = read_messages(
+        [{"role": "user", "content": "Book it."}, *messages], how="agent", reasoning=reasoning
     )
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        input=json.dumps(payload(path)),
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert result.stdout.splitlines()[-1] == "False"
+    assert [(s.text, s.observation, s.speaker, s.lead) for s in watch.solution.steps] == [
+        (s.text, s.observation, s.speaker, s.lead) for s in whole.steps
+    ]
+    assert watch.scores == tuple(one.score for one in seen if one is not None)
+
+
+def test_what_cannot_be_watched():
+    with pytest.raises(InputError, match="belongs to the problem"):
+        prm().watch("Book it.").add({"role": "tool", "content": "x"})
+    with pytest.raises(InputError, match="found none"):
+        prm().watch("Book it.").add({"role": "assistant", "content": " "})
+    with pytest.raises(UsageError, match="no probability"):
+        prm().watch("Book it.", threshold=3)
+    with pytest.raises(UsageError, match="`patience`"):
+        prm().watch("Book it.", patience=0)
+    with pytest.raises(UsageError, match="from 0 to 0"):
+        watch = prm().watch("Book it.")
+        watch.add("turn 0.9")
+        watch.back(1)
+
+
+@pytest.mark.parametrize("family", STEPWISE)
+def test_a_session_reads_each_token_once_and_scores_as_grading_does(family, zoo):
+    loaded = load_family(zoo, family)
+    threshold = None if loaded.default_threshold is not None else 0.5
+    watch = loaded.watch("How many pens are left?", threshold=threshold, retries=9)
+    for turn in ("12 * 3 = 36 pens", "so x = 6", "36 - 6 = 30"):
+        watch.add(turn)
+        watch.add({"role": "tool", "name": "sum", "content": "36"})
+    watch.back(2)
+    watch.add("36 - 5 = 31")
+    whole = load_family(zoo, family)
+    steps = watch.solution.steps
+    prefixes = [replace(watch.solution, steps=steps[: end + 1]) for end in range(len(steps))]
+    expected = [whole.score(None, prefix)[-1] for prefix in prefixes]
+    assert list(watch.scores) == pytest.approx(expected, abs=1e-5)
+    assert loaded.ledger.tokens_again == 0
+    assert loaded.ledger.tokens_computed == loaded.ledger.tokens_distinct
+    watch.close()
