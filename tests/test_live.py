@@ -247,9 +247,9 @@ def test_an_exact_check_needs_no_prm(tmp_path: Path):
     file, live = SessionFile(path, refuse), LiveScores(None)
     file.poll()
     results = [one for one in live.update(file.rows, settled=True) if isinstance(one, TurnScore)]
-    assert [(one.score, one.weak, bool(one.findings)) for one in results] == [
+    assert [(one.score, one.weak, one.refuted) for one in results] == [
         (None, False, False),
-        (None, False, True),
+        (None, True, True),
     ]
     assert "17" in results[1].reason
 
@@ -264,7 +264,7 @@ def test_the_command_prints_a_line_a_turn(tmp_path: Path, capsys: pytest.Capture
     out, err = capsys.readouterr()
     rows = [json.loads(line) for line in out.splitlines()]
     assert [(row["turn"], row["text"], row["score"]) for row in rows] == [(1, FIRST, None), (2, WRONG, None)]
-    assert rows[1]["findings"] and not rows[0]["findings"]
+    assert rows[1]["feedback"] and not rows[0]["feedback"]
     assert "2 turns" in err
 
 

@@ -161,7 +161,7 @@ class _Printer:
 
         self.turns += 1
         self._weak += turn.weak
-        self._wrong += bool(turn.findings)
+        self._wrong += turn.refuted
         self._unread += turn.unread is not None
         if self._json:
             print(json.dumps(turn.to_dict(), ensure_ascii=False), flush=True)
@@ -171,7 +171,7 @@ class _Printer:
                 print(f"-- {shortened(turn.conversation)}")
             self._conversation = turn.conversation
         score = "–" if turn.score is None else number(turn.score)
-        mark = "✗" if turn.findings or turn.weak else " "
+        mark = "✗" if turn.weak else " "
         print(f"{turn.turn + 1:>4}  {score:>8} {mark}  {shortened(turn.step.text, _width())}", flush=True)
         for reason in filter(None, (turn.reason, turn.unread and f"not read: {turn.unread}")):
             print(f"{'':>18}{shortened(reason, 400)}", flush=True)

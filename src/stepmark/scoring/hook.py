@@ -57,7 +57,7 @@ def hook_reply(payload: Mapping[str, Any], live: LiveScores) -> dict[str, Any] |
         return None
     problem, cut = read_messages(messages, where=path, how="agent", reasoning=live.reasoning)
     turns = live.last(Solution(problem=problem, steps=cut.steps, split="agent"), count)
-    wrong = [turn for turn in turns if turn.findings] or [turn for turn in turns if turn.weak]
+    wrong = [turn for turn in turns if turn.refuted] or [turn for turn in turns if turn.weak]
     return {"decision": "block", "reason": _reason(wrong)} if wrong else None
 
 
@@ -91,11 +91,5 @@ def _messages(path: Path, payload: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _reason(turns: Sequence[TurnScore]) -> str:
     """What the agent is told, a sentence a turn."""
-    sentences = []
-    for turn in turns:
-        text = shortened(turn.step.text)
-        said = f"Turn {turn.turn + 1} (“{text}”)"
-        sentences.append(
-            f"{said} is wrong: {turn.reason}." if turn.findings else f"{said} is doubtful: {turn.reason}."
-        )
-    return " ".join([*sentences, "Check it, and correct it before you go on."])
+    sentences = [f"Turn {turn.turn + 1} ({shortened(turn.step.text)!r}): {turn.reason}" for turn in turns]
+    return " ".join([*sentences, "Check this, and correct it before you go on."])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -20,8 +20,8 @@ from stepmark.data.steps.thoughts import Reasoning
 from stepmark.data.traces import chat_rows
 from stepmark.errors import InputError, TooLongError, UsageError
 from stepmark.models.prm import PRM
-from stepmark.models.watch import Growing
-from stepmark.records import Finding, Problem, Refusal, Solution, Step
+from stepmark.models.watch import Feedback, Growing, TurnJudge
+from stepmark.records import Problem, Refusal, Solution, Step
 from stepmark.verifiers.checks import check_names, check_solution
 
 LONGEST = 2000
@@ -138,8 +138,8 @@ class TurnScore:
     """Of the kind `score_kind` of the PRM; None where no PRM was asked or it could not read the turn."""
     threshold: float | None
     """A score under it is weak; None for none."""
-    findings: tuple[Finding, ...] = ()
-    """What exact checks prove to be wrong in it."""
+    feedback: tuple[Feedback, ...] = ()
+    """What exact checks prove to be wrong in it, then which criteria a judge says it fails."""
     unread: str | None = None
     """Why the PRM could not read it."""
     read_from: int = 0
@@ -148,16 +148,22 @@ class TurnScore:
     """The id of the conversation: a session, or one of its subagents."""
 
     @property
+    def refuted(self) -> bool:
+        """Whether an exact check proves that it is wrong."""
+        return any(item.source == "check" for item in self.feedback)
+
+    @property
     def weak(self) -> bool:
-        """Whether the score is under the threshold."""
-        return self.score is not None and self.threshold is not None and self.score < self.threshold
+        """Whether the score is under the threshold, or there is feedback."""
+        low = self.score is not None and self.threshold is not None and self.score < self.threshold
+        return low or bool(self.feedback)
 
     @property
     def reason(self) -> str:
-        """Why the turn is wrong or weak; "" for a turn without fault."""
-        if self.findings:
-            return "; ".join(map(str, self.findings))
-        return f"the score {self.score:.2g} is under {self.threshold:g}" if self.weak else ""
+        """Why the turn is weak, in sentences; "" for a turn that is not."""
+        if self.feedback:
+            return " ".join(item.sentence for item in self.feedback)
+        return f"The score {self.score:.2g} is under {self.threshold:g}." if self.weak else ""
 
     def to_dict(self) -> dict[str, Any]:
         """The turn as a JSON object; its number counts from 1."""
@@ -168,7 +174,7 @@ class TurnScore:
             "score": self.score,
             "threshold": self.threshold,
             "weak": self.weak,
-            "findings": [str(finding) for finding in self.findings],
+            "feedback": [asdict(item) for item in self.feedback],
             "unread": self.unread,
             "read_from": self.read_from + 1,
         }
@@ -205,6 +211,7 @@ class LiveScores:
         checks: the exact checks (`stepmark.check`), "auto" for the PRM's own; without a PRM all of them.
         reasoning: what becomes of thoughts, as in `stepmark.split`.
         longest: characters of the question and of each answer of a tool that the PRM reads; the middle of a longer one is left out.
+        judge: says which criteria the last turn of a conversation fails (`stepmark.labels.Judge.watching`).
 
     Raises:
         UsageError: no such check, or fewer than 0 characters.
@@ -218,13 +225,14 @@ class LiveScores:
         checks: str = "auto",
         reasoning: Reasoning = "keep",
         longest: int = LONGEST,
+        judge: TurnJudge | None = None,
     ) -> None:
         if longest < 0:
             raise UsageError(f"expected `longest` of 0 or more characters, found {longest}")
         own = "all" if prm is None else prm.default_checks
         self.checks = own if checks == "auto" else checks
         check_names(self.checks)
-        self._prm, self.reasoning, self._longest = prm, reasoning, longest
+        self._prm, self.reasoning, self._longest, self._judge = prm, reasoning, longest, judge
         self._threshold = prm.default_threshold if threshold is None and prm is not None else threshold
         self._conversations: dict[str, _Conversation] = {}
 
@@ -256,11 +264,11 @@ class LiveScores:
         known.cut(same)
         if same:  # its answers may have come since
             known.steps[same - 1] = steps[same - 1]
-        findings = self._findings(replace(solution, steps=tuple(steps))) if steps[same:] else {}
+        proofs = self._proofs(replace(solution, steps=tuple(steps))) if steps[same:] else {}
         for turn in range(same, len(steps)):
             score, unread = self._read(known, steps[turn])
             known.steps.append(steps[turn])
-            yield self._result(solution, turn, score, unread, min(known.first, turn), findings)
+            yield self._result(solution, turn, score, unread, min(known.first, turn), proofs)
 
     def last(self, solution: Solution, count: int) -> list[TurnScore]:
         """The results of the last turns of a conversation that is read once: one request of the PRM, for as many turns before them as fit."""
@@ -275,18 +283,16 @@ class LiveScores:
             except TooLongError as error:
                 first, unread = first + (len(steps) - first + 1) // 2, error.message
         given = [None] * (len(steps) - len(scores)) + [*scores]
-        findings = self._findings(solution)
+        proofs = self._proofs(solution)
         return [
-            self._result(
-                solution, turn, given[turn], unread if given[turn] is None else None, first, findings
-            )
+            self._result(solution, turn, given[turn], unread if given[turn] is None else None, first, proofs)
             for turn in range(max(0, len(steps) - count), len(steps))
         ]
 
-    def _findings(self, solution: Solution) -> dict[int, list[Finding]]:
-        by_turn: dict[int, list[Finding]] = {}
+    def _proofs(self, solution: Solution) -> dict[int, list[Feedback]]:
+        by_turn: dict[int, list[Feedback]] = {}
         for finding in check_solution(solution, self.checks) or () if solution.steps else ():
-            by_turn.setdefault(finding.step, []).append(finding)
+            by_turn.setdefault(finding.step, []).append(Feedback.proof(finding))
         return by_turn
 
     def _result(
@@ -296,14 +302,16 @@ class LiveScores:
         score: float | None,
         unread: str | None,
         first: int,
-        findings: Mapping[int, Sequence[Finding]],
+        proofs: Mapping[int, Sequence[Feedback]],
     ) -> TurnScore:
+        so_far = replace(solution, steps=solution.steps[: turn + 1])
+        judged = () if self._judge is None else self._judge(so_far)
         return TurnScore(
             turn=turn,
             step=solution.steps[turn],
             score=score,
             threshold=self._threshold,
-            findings=tuple(findings.get(turn, ())),
+            feedback=(*proofs.get(turn, ()), *judged),
             unread=unread,
             read_from=first,
             conversation=solution.id or "",
