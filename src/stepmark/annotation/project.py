@@ -18,7 +18,7 @@ from stepmark.data.labelled import FORMATS
 from stepmark.data.reading import check_readable, read_rows
 from stepmark.data.solutions import is_graded
 from stepmark.errors import InputError, MissingExtraError, SettingError, UnknownNameError
-from stepmark.records import read_record
+from stepmark.records import DEFAULT_AXIS, read_record
 from stepmark.registry import unknown_name
 from stepmark.settings import settings
 
@@ -56,6 +56,8 @@ class Project:
     """What annotators read at the top; None: the name of the first file of items, without its ending."""
     description: str | None = None
     """What annotators are asked to do; None: a sentence about the mode."""
+    axis: str = DEFAULT_AXIS
+    """What is judged: the name of a criterion. Default: whether the step is right. Several criteria are several projects of the same items."""
     mode: Mode = "first_error"
     allow_neutral: bool = False
     """`per_step` only."""
@@ -99,6 +101,9 @@ class Project:
         """`description`, or what stands in its place."""
         if self.description is not None:
             return self.description
+        if self.axis != DEFAULT_AXIS:
+            first = self.mode == "first_error"
+            return f"{'Find the first step that fails' if first else 'Rate each step by'} the criterion: {self.axis}."
         if self.mode == "first_error":
             return "Find the first wrong step of the solution, or say that no step is wrong."
         return "Rate each step of the solution."
@@ -193,7 +198,12 @@ def _check_settings(project: Project) -> None:
         SettingError: a blank name, `allow_neutral` in mode `first_error`, error types that are blank or alike.
         UnknownNameError: no such format.
     """
-    for key, text in (("name", project.title), ("steps_key", project.steps_key), ("id_key", project.id_key)):
+    for key, text in (
+        ("axis", project.axis),
+        ("name", project.title),
+        ("steps_key", project.steps_key),
+        ("id_key", project.id_key),
+    ):
         if not text.strip():
             raise SettingError(key, text, "a text that is not blank")
     if project.allow_neutral and project.mode == "first_error":

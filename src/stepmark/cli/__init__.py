@@ -186,6 +186,7 @@ def _run(tokens: list[str]) -> int:
         known := [word for word in app.parse_commands(tokens)[0] if not word.startswith("-")]
     ):
         _check_subcommand(app, [word for word in tokens if word not in ("--help", "-h")])
+        _prepare_help(app)
         app.help_epilogue = f"{shown(known)}\n\n{_CONFIG}"
     if config is not None:
         from cyclopts.config import Toml
@@ -209,7 +210,7 @@ def _run(tokens: list[str]) -> int:
 
 
 def _app() -> App:
-    from cyclopts import App
+    from cyclopts import App, Parameter
 
     app = App(
         name="stepmark",
@@ -217,11 +218,21 @@ def _app() -> App:
         help_epilogue=_CONFIG,
         version=__version__,
         help_format="plaintext",
+        default_parameter=Parameter(negative=""),
         suppress_keyboard_interrupt=False,  # `main` says how to go on
     )
     for name, (place, summary) in COMMANDS.items():
         app.command(place, name=name, help=summary)
     return app
+
+
+def _prepare_help(app: App) -> None:
+    from cyclopts import Parameter
+
+    from stepmark.cli.help import PanelFormatter, shown_default
+
+    app.default_parameter = Parameter(negative="", show_default=shown_default)
+    app.help_formatter = PanelFormatter()
 
 
 def _without_config(tokens: list[str]) -> tuple[list[str], str | None]:
