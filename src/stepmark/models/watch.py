@@ -16,7 +16,7 @@ from stepmark.data.conversations import read_message
 from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import InputError, UsageError
 from stepmark.metrics.aggregate import aggregate, check_score
-from stepmark.records import Problem, ScoreKind, Solution, Step
+from stepmark.records import Finding, Problem, ScoreKind, Solution, Step
 from stepmark.show.text import amount
 from stepmark.verifiers.checks import check_names, check_solution
 
@@ -30,6 +30,14 @@ class Feedback:
     sentence: str
     """One sentence for the agent: the judge's reason, or what was written and what is right."""
     source: Literal["judge", "check"]
+
+    @classmethod
+    def proof(cls, finding: Finding) -> Feedback:
+        """What an exact check found."""
+        written = " ".join(finding.written.split())
+        return cls(
+            criterion=finding.check, sentence=f'"{written}" is wrong: {finding.right}.', source="check"
+        )
 
 
 TurnJudge = Callable[[Solution], Sequence[Feedback]]
@@ -192,15 +200,8 @@ class Watch:
     def _feedback_on(self, solution: Solution) -> tuple[Feedback, ...]:
         """What is wrong with the last turn: proofs first."""
         last = len(solution.steps) - 1
-        proofs = [
-            Feedback(
-                criterion=finding.check,
-                sentence=f'"{" ".join(finding.written.split())}" is wrong: {finding.right}.',
-                source="check",
-            )
-            for finding in check_solution(solution, self._checks) or ()
-            if finding.step == last
-        ]
+        findings = check_solution(solution, self._checks) or ()
+        proofs = [Feedback.proof(finding) for finding in findings if finding.step == last]
         return (*proofs, *(() if self._judge is None else self._judge(solution)))
 
     def _observe(self, seen: str) -> None:
