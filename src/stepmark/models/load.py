@@ -299,14 +299,14 @@ def _critic(given: _Settings) -> _Found:
 def _remote(address: str, model: str | None, *, outcome: bool) -> PRM:
     """The PRM of a stepmark server."""
     from stepmark.errors import BackendError, UnreachableError
-    from stepmark.models.http import Patience
-    from stepmark.models.remote.client import Client
-    from stepmark.models.remote.prm import RemotePRM
+    from stepmark.models.http import Patience, Server, key_variable, root_of
+    from stepmark.models.remote.prm import RemotePRM, served_models
 
     # Another kind of server is not asked for long; a stepmark server that is loading is waited for.
-    with Client(address, patience=Patience(retries=4, first_wait=0.2, timeout=120)) as asking:
+    patience = Patience(retries=4, first_wait=0.2, timeout=120)
+    with Server(root_of(address), patience=patience, key=key_variable()) as asking:
         try:
-            prms, others = asking.listing()
+            prms, others = served_models(asking)
         except UnreachableError:
             raise
         except BackendError as error:
@@ -317,7 +317,7 @@ def _remote(address: str, model: str | None, *, outcome: bool) -> PRM:
                     f"{address} is a stepmark server, which decides how its PRM is read: give outcome to a model that is read here"
                 )
             if prms:
-                return RemotePRM(Client(address, model=model))
+                return RemotePRM(address, model=model)
             reason = f"it serves {', '.join(map(repr, others)) or 'no model'}, and no PRM of stepmark's"
     raise UsageError(
         f"{address} does not answer as a stepmark server ({reason}); token ids are sent to any other server, so its tokenizer is "
