@@ -12,7 +12,7 @@ from checkpoints import STEPWISE, load_family
 from stepmark.data.conversations import read_messages
 from stepmark.errors import InputError, UsageError
 from stepmark.models.scripted import ScriptedPRM
-from stepmark.models.watch import Seen
+from stepmark.models.watch import Feedback, Seen
 
 torch.set_num_threads(1)
 
@@ -64,6 +64,47 @@ def test_messages_as_they_come():
     assert watch.solution.steps[0].observation == "\n\nTool (search):\n140\n\nUser:\nYes."
     assert (watch.solution.steps[0].speaker, watch.solution.texts[0]) == ("P", "Hm.\nLook. 0.9")
     assert watch.scores == (0.9, 0.4)
+
+
+def test_a_proof_sends_back_a_turn_that_scores_high_and_says_what_is_right():
+    watch = prm().watch("Book it.", checks="all", retries=1)
+    assert watch.add("Two rooms: 2 * 70 = 140, so 0.9").feedback == ()
+    seen = watch.add("Three nights: 140 * 3 = 430, so 0.9")
+    assert (seen.advice, seen.to, seen.score) == ("go back", 1, 0.9)
+    (wrong,) = seen.feedback
+    assert (wrong.criterion, wrong.source) == ("equation", "check")
+    assert "140 * 3 = 430" in wrong.sentence and "420" in wrong.sentence
+    assert seen.message == wrong.sentence
+    watch.back(1)
+    assert watch.add("Three nights: 140 * 3 = 420, so 0.9").advice == "go on"
+    assert prm().watch("Book it.").add("1 + 1 = 3, so 0.9").advice == "go on"  # this PRM has no checks
+
+
+def test_a_judge_sends_back_with_the_reasons_of_all_turns_to_do_again():
+    def judge(solution):
+        last = solution.steps[-1].text
+        return [Feedback(criterion=word, sentence=f"{word}!", source="judge") for word in last.split()[:-1]]
+
+    watch = prm().watch("Book it.", judge=judge, patience=2)
+    assert watch.add("0.9").advice == "go on"
+    assert watch.add("polite 0.9").advice == "go on"
+    seen = watch.add("polite safe 0.9")
+    assert (seen.advice, seen.to, seen.message) == ("go back", 1, "polite! safe!")
+    assert [item.criterion for item in seen.feedback] == ["polite", "safe"]
+
+
+def test_a_turn_whose_judge_fails_is_not_taken():
+    def judge(solution):
+        if len(solution.steps) == 2 and solution.texts[-1].startswith("bad"):
+            raise InputError("no")
+        return ()
+
+    watch = prm().watch("Book it.", judge=judge)
+    watch.add("turn 0.9")
+    with pytest.raises(InputError):
+        watch.add("bad 0.9")
+    assert watch.add("turn 0.8").turn == 1
+    assert watch.scores == (0.9, 0.8)
 
 
 SPOKEN = {"role": "assistant", "content": "Done. 0.8"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from stepmark.errors import InputError
@@ -27,6 +27,9 @@ no bounds; `unbounded` a raw value of which only the order means something.
 
 LabelKind = Literal["correctness", "value"]
 """`correctness`: is the step true in itself. `value`: the probability of reaching the right answer."""
+
+DEFAULT_AXIS = "correctness"
+"""The axis of a judgement that names no other: whether the step is right."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -181,7 +184,9 @@ class Judgement:
     confidence: float | None = None
     """How sure the judge is of its rating, in [0, 1]: a posterior probability, a share of votes. None when not said."""
     note: str | None = None
-    """Where it comes from: a file, an experiment."""
+    """Where it comes from: a file, an experiment. Of a criterion, the judge's reason."""
+    axis: str = DEFAULT_AXIS
+    """What is judged: the name of a criterion. A rating of -1 says that the step fails it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,8 +199,25 @@ class LabelledSolution:
     """Of the problem alone, before any step: what rollouts from there came to. Each is of the kind `value`."""
 
     @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes of its judgements, in the order of their first appearance."""
+        steps = (self.root, *self.judgements)
+        return tuple(dict.fromkeys(judgement.axis for step in steps for judgement in step))
+
+    def on_axis(self, axis: str) -> LabelledSolution:
+        """The solution with the judgements on one axis alone."""
+        if self.axes in ((), (axis,)):
+            return self
+        root, *judgements = (
+            tuple(judgement for judgement in step if judgement.axis == axis)
+            for step in (self.root, *self.judgements)
+        )
+        return replace(self, judgements=tuple(judgements), root=root)
+
+    @property
     def labels(self) -> tuple[str, ...]:
-        """The judgements of each step in words: "right", "3 of 4" (rollouts), several with commas between them; "" for none."""
+        """The judgements of each step in words: "right", "3 of 4" (rollouts), "tested: wrong" (on an axis), several with commas between them; ""
+        for none."""
         return tuple(", ".join(map(_words, step)) for step in self.judgements)
 
     def to_dict(self) -> dict[str, Any]:
@@ -214,6 +236,8 @@ class LabelledSolution:
 
 
 def _words(judgement: Judgement) -> str:
+    if judgement.axis != DEFAULT_AXIS:
+        return f"{judgement.axis}: {_words(replace(judgement, axis=DEFAULT_AXIS))}"
     if judgement.rating is not None:
         return {-1: "wrong", 0: "neutral", 1: "right"}[judgement.rating]
     if judgement.trials is not None:

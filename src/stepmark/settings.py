@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from types import UnionType
 from typing import (
     TYPE_CHECKING,
@@ -45,19 +46,20 @@ def settings(cls: type[T]) -> type[T]:
     Raises:
         SettingError: (the class, when called) a value does not fit its annotation.
     """
-    from pydantic import ConfigDict, ValidationError
-    from pydantic.dataclasses import dataclass
-
-    config = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)
-    made: Any = dataclass(frozen=True, kw_only=True, slots=True, config=config)(cls)
+    made: Any = dataclass(frozen=True, kw_only=True, slots=True)(cls)
+    made.__pydantic_config__ = {"strict": True, "extra": "forbid", "arbitrary_types_allowed": True}
     construct = made.__init__
+    known = {field.name: field for field in fields(made) if field.init}
+    needed = {
+        name for name, field in known.items() if field.default is MISSING and field.default_factory is MISSING
+    }
 
     @functools.wraps(construct)
     def checked_init(self: Any, **values: Any) -> None:
-        try:
-            construct(self, **values)
-        except ValidationError as error:
-            raise _setting_error(error, get_type_hints(made, include_extras=True)) from None
+        if wrong := sorted(values.keys() - known) or sorted(needed - values.keys()):
+            problem = "is no setting" if wrong[0] in values else "is missing"
+            raise UsageError(f"{wrong[0]} {problem}; the settings are {', '.join(known)}")
+        construct(self, **{name: _valid(made, name, value) for name, value in values.items()})
 
     made.__init__ = checked_init
     return made  # type: ignore[no-any-return]
@@ -91,30 +93,40 @@ def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) 
     Raises:
         SettingError: a value does not fit its annotation.
     """
+    function = inspect.unwrap(function)
+    parameters = inspect.signature(function).parameters
+    for name, value in arguments.items():
+        if (
+            name in parameters
+            and parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
+            and _is_plain(_hints(function)[name])
+        ):
+            _valid(function, name, value)
+
+
+def _valid(owner: Any, name: str, value: Any) -> Any:
+    """The value of a setting of a class or function; `SettingError` for one that does not fit its annotation."""
     from pydantic import ValidationError
 
-    function = inspect.unwrap(function)
-    hints, adapters = _adapters(function)
-    for name, value in arguments.items():
-        if name in adapters:
-            try:
-                adapters[name].validate_python(value)
-            except ValidationError as error:
-                raise _setting_error(error, hints, name) from None
+    try:
+        return _adapter(owner, name).validate_python(value)
+    except ValidationError as error:
+        raise setting_error(error, name, _hints(owner)[name]) from None
 
 
 @functools.cache
-def _adapters(function: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, TypeAdapter[Any]]]:
-    """The annotations of a function, and what checks its plain settings."""
+def _hints(owner: Any) -> dict[str, Any]:
+    return get_type_hints(owner, include_extras=True)
+
+
+@functools.cache
+def _adapter(owner: Any, name: str) -> TypeAdapter[Any]:
     from pydantic import ConfigDict, TypeAdapter
 
-    hints = get_type_hints(function, include_extras=True)
-    adapters = {
-        parameter.name: TypeAdapter(hints[parameter.name], config=ConfigDict(strict=True))
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.kind is parameter.KEYWORD_ONLY and _is_plain(hints[parameter.name])
-    }
-    return hints, adapters
+    hint = _hints(owner)[name]
+    # A dataclass has a configuration of its own.
+    config = None if is_dataclass(hint) else ConfigDict(strict=True, arbitrary_types_allowed=True)
+    return TypeAdapter(hint, config=config)
 
 
 def expected(annotation: Any) -> str:
@@ -168,21 +180,14 @@ def _bounds(metadata: list[Any]) -> str:
     return ""
 
 
-def _setting_error(error: ValidationError, hints: Mapping[str, Any], name: str | None = None) -> UsageError:
+def setting_error(error: ValidationError, name: str, annotation: Any) -> UsageError:
+    """The error of a setting for what pydantic found in its value; where a reader of the value refused it, the reader's own."""
     first = error.errors(include_url=False)[0]
     cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, UsageError):  # of a rule between settings, in `__post_init__`
+    if isinstance(cause, UsageError):
         return cause
-    path = [str(part) for part in first["loc"]]
-    setting = name or path[0]
-    if first["type"] in ("unexpected_keyword_argument", "missing", "missing_keyword_only_argument"):
-        known = ", ".join(hints)
-        return UsageError(f"{setting}: {first['msg'].lower()}; the settings are {known}")
-    if setting not in hints:
-        return UsageError(f"{setting}: {first['msg']}")
-    if first["type"] in _OUT_OF_BOUNDS and (bounds := _bounds_of(hints[setting])):
-        return SettingError(setting, first["input"], bounds)
-    return SettingError(setting, first["input"], expected(hints[setting]) if cause is None else str(cause))
+    bounds = _bounds_of(annotation) if first["type"] in _OUT_OF_BOUNDS else ""
+    return SettingError(name, first["input"], bounds or expected(annotation))
 
 
 _OUT_OF_BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")

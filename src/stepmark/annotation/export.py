@@ -90,7 +90,7 @@ def export(
     name, view = FORMATS[chosen.format]
     chosen = replace(chosen, view=chosen.view or view)
     rows = _rows(project, items, answers, decisions, chosen, counted)
-    return write_labelled(rows, name, Writing(neutral=chosen.neutral), counted)
+    return write_labelled(rows, name, Writing(neutral=chosen.neutral, axis=project.axis), counted)
 
 
 def _rows(
@@ -168,7 +168,9 @@ class _RowMaker:
             return judged
         usual: Agreement = "first-error-agrees" if self.project.mode == "first_error" else "majority"
         rule = self.settings.agreement or usual
-        view = Consensus(rule=rule).view(LabelledSolution(solution=self.item.solution, judgements=judged))
+        view = Consensus(rule=rule, axis=self.project.axis).view(
+            LabelledSolution(solution=self.item.solution, judgements=judged)
+        )
         if not view.kept:
             self.tally.drop(
                 f"no agreement among annotators ({rule}: {view.why}), and no decision", self.item.id
@@ -186,6 +188,7 @@ class _RowMaker:
                 rating=rating,
                 confidence=confidence if whole else None,
                 note=view.reason if whole else notes or None,
+                axis=self.project.axis,
             )
 
         return tuple(
@@ -205,7 +208,13 @@ class _RowMaker:
         if rating is None:
             return
         note = self._note(voice, step)
-        yield Judgement(kind="correctness", judge=f"human:{voice.account}", rating=rating, note=note)
+        yield Judgement(
+            kind="correctness",
+            judge=f"human:{voice.account}",
+            rating=rating,
+            note=note,
+            axis=self.project.axis,
+        )
 
     def _note(self, voice: Answer | Decision, step: int) -> str | None:
         marks = voice.marks
@@ -245,7 +254,13 @@ class _RowMaker:
 
     def _ai(self, step: int) -> Iterator[Judgement]:
         if (suggested := self._suggested(step)) is not None:
-            yield Judgement(kind="correctness", judge=AI, rating=suggested.rating, note=suggested.reason)
+            yield Judgement(
+                kind="correctness",
+                judge=AI,
+                rating=suggested.rating,
+                note=suggested.reason,
+                axis=self.project.axis,
+            )
 
     def _meta(self, voices: Sequence[Answer | Decision]) -> dict[str, Any]:
         item, project, format = self.item, self.project, self.settings.format

@@ -152,7 +152,7 @@ def _items(row: Row, format: str, project: Project, tally: Counts) -> Iterator[I
         with suppress(InputError):  # a conversation of nothing but thoughts
             spoken = list(reader(row, ReaderSettings(quality_control=True, reasoning="drop"), Counts()))
     for labelled, without in zip_longest(results, spoken[: len(results)]):
-        suggestions = suggestions_of(labelled.labelled) if suggests else ()
+        suggestions = suggestions_of(labelled.labelled.on_axis(project.axis)) if suggests else ()
         if suggests and not suggestions and is_graded(graded):
             suggestions = score_row(graded, len(labelled.solution.steps)).suggestions()
         yield Item(
@@ -201,10 +201,11 @@ def _of_trace(row: Row, project: Project, tally: Counts) -> Item:
 
 
 def suggestions_of(labelled: LabelledSolution) -> tuple[Suggestion | None, ...]:
-    """What the judges of a labelled solution say of each step; empty where they say nothing."""
+    """What the judges of a solution that is labelled on one axis say of each step; empty where they say nothing."""
     judges = {judgement.judge for step in labelled.judgements for judgement in step}
     if len(judges) > 1:
-        view = Consensus(rule="majority", least=1).view(labelled)
+        (axis,) = labelled.axes
+        view = Consensus(rule="majority", least=1, axis=axis).view(labelled)
         suggestions = [
             None if rating is None else Suggestion(judge="consensus:majority", rating=rating)
             for rating in view.ratings

@@ -16,9 +16,10 @@ from stepmark.annotation.labels import Change, Mode
 from stepmark.data.json_rows import json_type
 from stepmark.data.labelled import FORMATS
 from stepmark.data.reading import check_readable, read_rows
+from stepmark.data.settings_file import read_settings
 from stepmark.data.solutions import is_graded
-from stepmark.errors import InputError, MissingExtraError, SettingError, UnknownNameError
-from stepmark.records import read_record
+from stepmark.errors import InputError, SettingError, UnknownNameError
+from stepmark.records import DEFAULT_AXIS, read_record
 from stepmark.registry import unknown_name
 from stepmark.settings import settings
 
@@ -56,6 +57,8 @@ class Project:
     """What annotators read at the top; None: the name of the first file of items, without its ending."""
     description: str | None = None
     """What annotators are asked to do; None: a sentence about the mode."""
+    axis: str = DEFAULT_AXIS
+    """What is judged: the name of a criterion. Default: whether the step is right. Several criteria are several projects of the same items."""
     mode: Mode = "first_error"
     allow_neutral: bool = False
     """`per_step` only."""
@@ -99,6 +102,9 @@ class Project:
         """`description`, or what stands in its place."""
         if self.description is not None:
             return self.description
+        if self.axis != DEFAULT_AXIS:
+            first = self.mode == "first_error"
+            return f"{'Find the first step that fails' if first else 'Rate each step by'} the criterion: {self.axis}."
         if self.mode == "first_error":
             return "Find the first wrong step of the solution, or say that no step is wrong."
         return "Rate each step of the solution."
@@ -153,7 +159,7 @@ def load_project(
         shown = {"help": {"show": "before"}} if suggest or is_graded(next(read_rows(file))) else {}
         given = {"items": [str(file)], **shown, **(settings or {})}
         return Loaded(project=_project(given, "command line", Path()))
-    data = _yaml(file)
+    data = read_settings(file)
     if "annotation_schemes" in data:
         data, notes = potato_settings(data, str(file))
     project = _project(_merged(data, settings or {}), str(file), file.parent)
@@ -193,7 +199,12 @@ def _check_settings(project: Project) -> None:
         SettingError: a blank name, `allow_neutral` in mode `first_error`, error types that are blank or alike.
         UnknownNameError: no such format.
     """
-    for key, text in (("name", project.title), ("steps_key", project.steps_key), ("id_key", project.id_key)):
+    for key, text in (
+        ("axis", project.axis),
+        ("name", project.title),
+        ("steps_key", project.steps_key),
+        ("id_key", project.id_key),
+    ):
         if not text.strip():
             raise SettingError(key, text, "a text that is not blank")
     if project.allow_neutral and project.mode == "first_error":
@@ -241,43 +252,6 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
         if isinstance(value, Mapping) and isinstance(below.get(key), Mapping)
     }
     return {**below, **above, **parts}
-
-
-def _yaml(file: Path) -> dict[str, Any]:
-    """A YAML mapping, without a key twice.
-
-    Raises:
-        InputError: with `FILE:LINE`.
-    """
-    try:
-        import yaml
-    except ImportError as error:
-        raise MissingExtraError('a project file needs PyYAML: pip install "stepmark[annotate]"') from error
-
-    class Loader(yaml.SafeLoader):
-        """Refuses keys that YAML would let overwrite each other."""
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            keys: list[Any] = []
-            for key_node, _ in node.value:
-                key = self.construct_object(key_node, deep=True)
-                if key in keys:
-                    line = key_node.start_mark.line + 1
-                    raise InputError(f"the key {key!r} stands twice; expected once", where=f"{file}:{line}")
-                keys.append(key)
-            made: dict[Any, Any] = super().construct_mapping(node, deep)
-            return made
-
-    try:
-        data = yaml.load(file.read_text(encoding="utf-8-sig"), Loader)  # noqa: S506  # it is a SafeLoader
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise InputError(f"no YAML: {error.problem or error.context}", where=f"{file}:{line}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"no YAML: {error}", where=str(file)) from None
-    if not isinstance(data, dict):
-        raise InputError(f"expected settings by name, found {json_type(data)}", where=str(file))
-    return data
 
 
 @settings

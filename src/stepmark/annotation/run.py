@@ -42,6 +42,7 @@ def annotate(
     host: str = LOOPBACK,
     url: str | None = None,
     database: str | None = None,
+    axis: str | None = None,
     mode: Literal["first_error", "per_step"] | None = None,
     allow_neutral: bool = False,
     overlap: int | None = None,
@@ -59,6 +60,7 @@ def annotate(
         url: how annotators reach it (https://label.example.org), where that is not http://HOST:PORT, as behind a proxy that speaks https.
         database: an SQLite file or a PostgreSQL URL (postgresql+psycopg://USER@HOST/NAME). Default: FILE with the ending
             .annotations.sqlite.
+        axis: what is judged: the name of a criterion. Default: as the project says, else whether the step is right.
         mode: what is asked: the first wrong step, or a rating of each. Default: as the project says, else the first wrong step.
         allow_neutral: steps may be neutral, in mode per_step.
         overlap: how many annotators label each item. Default: as the project says, else 1.
@@ -78,6 +80,7 @@ def annotate(
         raise UsageError("`threshold` is of suggestions: give `suggest` too")
     base = _base_url(host, port, url)
     given = {
+        "axis": axis,
         "mode": mode,
         "allow_neutral": allow_neutral or None,
         "overlap": overlap,

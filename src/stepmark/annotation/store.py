@@ -48,6 +48,7 @@ from stepmark.annotation.items import Item
 from stepmark.annotation.labels import Answer, Change, Decision, Folding, Marks, change_data, changes_of
 from stepmark.annotation.project import Project, check_change
 from stepmark.errors import InputError, MissingExtraError, StepmarkError, UsageError
+from stepmark.records import DEFAULT_AXIS
 
 SCHEMA = "3"
 """Version of the tables; kept in `meta`."""
@@ -259,13 +260,14 @@ class Store:
 
         Raises:
             InputError: an id stands for another solution than before, and that one is labelled.
-            UsageError: there are labels of another mode: they would mean something else now.
+            UsageError: there are labels of another mode or axis: they would mean something else now.
         """
         data = _PROJECT.dump_json(project).decode()
         with self.writing() as connection:
             labelled = set(connection.execute(select(changes.c.item).distinct()).scalars())
             made, now = (json.loads(each) for each in (_setting(connection, "project") or data, data))
-            for key in ("mode", "allow_neutral"):
+            made.setdefault("axis", DEFAULT_AXIS)  # a database of before there were several
+            for key in ("axis", "mode", "allow_neutral"):
                 if labelled and made[key] != now[key]:
                     raise UsageError(
                         f"{self.shown}: its labels were made with {key} {made[key]!r}, the project says {now[key]!r}; "

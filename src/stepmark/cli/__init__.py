@@ -25,6 +25,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "problems": ("stepmark.cli.problems:app", "Make problems with known truth, or read others' files."),
     "sample": ("stepmark.cli.sample:sample_command", "Sample solutions of problems from a policy."),
     "grade": ("stepmark.cli.grade:grade_command", "Grade solutions step by step with a PRM."),
+    "watch": (
+        "stepmark.cli.watch:watch_command",
+        "Score an agent's turns while it works, or answer its hook.",
+    ),
     "split": ("stepmark.cli.split:split_command", "Cut solutions into steps."),
     "families": ("stepmark.cli.families:families_command", "List the PRM families that stepmark can read."),
     "evaluate": ("stepmark.cli.evaluate:app", "Measure what a PRM is good for, with intervals."),
@@ -182,6 +186,7 @@ def _run(tokens: list[str]) -> int:
         known := [word for word in app.parse_commands(tokens)[0] if not word.startswith("-")]
     ):
         _check_subcommand(app, [word for word in tokens if word not in ("--help", "-h")])
+        _prepare_help(app)
         app.help_epilogue = f"{shown(known)}\n\n{_CONFIG}"
     if config is not None:
         from cyclopts.config import Toml
@@ -205,7 +210,7 @@ def _run(tokens: list[str]) -> int:
 
 
 def _app() -> App:
-    from cyclopts import App
+    from cyclopts import App, Parameter
 
     app = App(
         name="stepmark",
@@ -213,11 +218,21 @@ def _app() -> App:
         help_epilogue=_CONFIG,
         version=__version__,
         help_format="plaintext",
+        default_parameter=Parameter(negative=""),
         suppress_keyboard_interrupt=False,  # `main` says how to go on
     )
     for name, (place, summary) in COMMANDS.items():
         app.command(place, name=name, help=summary)
     return app
+
+
+def _prepare_help(app: App) -> None:
+    from cyclopts import Parameter
+
+    from stepmark.cli.help import PanelFormatter, shown_default
+
+    app.default_parameter = Parameter(negative="", show_default=shown_default)
+    app.help_formatter = PanelFormatter()
 
 
 def _without_config(tokens: list[str]) -> tuple[list[str], str | None]:

@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import sys
 from itertools import count
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from stepmark.backends.cluster import Cluster
-from stepmark.cli.twin import Call, Model, command, report
+from stepmark.cli.options import (
+    CLUSTER,
+    ROWS,
+    Columns,
+    FileOrDash,
+    KeepGoing,
+    PRMDevice,
+    PRMOptions,
+    Reasoning,
+    Split,
+    in_common,
+    in_data,
+    in_machine,
+    in_model,
+    in_output,
+)
 from stepmark.errors import UsageError
-from stepmark.models.families import full_name
-from stepmark.models.load import check_arguments, load_prm
 from stepmark.records import GradedSolution
 from stepmark.scoring.run import grade
 from stepmark.store import is_stream
@@ -18,17 +34,49 @@ SHOWN = 5
 """Solutions shown in full on a terminal."""
 
 
-def _display(*, show: int | None = None) -> None:
-    """Settings of the command alone.
+def grade_command(
+    file: Annotated[
+        FileOrDash,
+        Parameter(help=f'solutions: {ROWS}, gzipped if the name ends in .gz; "-" for standard input'),
+    ],
+    /,
+    *,
+    prm: PRMOptions = PRMOptions(),
+    out: Annotated[FileOrDash | None, in_common("--out")] = None,
+    report: Annotated[FileOrDash | None, in_common("--report")] = None,
+    threshold: Annotated[float | None, in_common("--threshold")] = None,
+    aggregate: Annotated[str | None, in_common("--aggregate")] = None,
+    checks: Annotated[str, in_common("--checks")] = "auto",
+    split: Split = "auto",
+    columns: Columns | None = None,
+    keep_going: KeepGoing = False,
+    marker: Annotated[str | None, in_data("--marker")] = None,
+    reasoning: Reasoning = "keep",
+    orm: Annotated[str | None, in_model("--orm")] = None,
+    truncate: Annotated[bool, in_model("--truncate")] = False,
+    seed: Annotated[int, in_model("--seed")] = 0,
+    show: Annotated[int | None, in_output("--show")] = None,
+    place: PRMDevice = PRMDevice(),
+    token_budget: Annotated[int | None, in_machine("--token-budget")] = None,
+    cluster: Annotated[Cluster, CLUSTER] = Cluster(),
+) -> int:
+    """Grade solutions step by step with a PRM.
 
     Args:
+        out: write the graded rows to this file, gzipped if its name ends in .gz; "-" for standard output.
+        report: write an HTML report, which needs no network, to this file.
+        threshold: a step whose score is under this is an error. Default: the PRM's own.
+        aggregate: how step scores become one number: product, min, mean, last, max, sum-logit or softmin. Default: the PRM's own.
+        checks: exact checks beside the PRM, which prove that a step is wrong: all, none, names with commas between them
+            (equation,unit,algebra,answer), or auto, which is all with the default PRM and none with any other. Thoughts are checked only
+            with all,thoughts.
+        marker: the text that ends each step, for split marker and auto.
+        orm: an outcome reward model: its one verdict on the whole solution stands beside the steps.
+        truncate: score what fits of a solution that is too long and leave the later steps None, instead of raising.
+        seed: for generative PRMs, the seed of their samples.
         show: print this many graded solutions for people, in colour on a terminal (5 there unless --out is given).
+        token_budget: tokens a forward pass; bounds memory. Default: 2,048 on CPU; on CUDA by free memory, 2,048 to 16,384.
     """
-
-
-def _run(call: Call) -> int:
-    settings = dict(call.settings)
-    show, out = settings.pop("show"), settings.pop("out")
     if show and out is not None and is_stream(out):
         raise UsageError(f"`show` prints where `out` {out} puts the rows; give `out` a file's name")
     for_people = show if show is not None else SHOWN if out is None and sys.stdout.isatty() else 0
@@ -41,26 +89,22 @@ def _run(call: Call) -> int:
             scored.show(where)
             print()
 
-    prm = call.models["prm"]
-    assert prm is not None
     results = grade(
-        call.inputs[0],
-        prm,
+        file,
+        prm.lazy(truncate=truncate, seed=seed, token_budget=token_budget, **vars(place)),
         out=out if out is not None or for_people else "-",
+        report=report,
+        threshold=threshold,
+        aggregate=aggregate,
+        checks=checks,
+        orm=orm,
+        split=split,
+        marker=marker,
+        reasoning=reasoning,
+        columns=columns,
+        keep_going=keep_going,
+        cluster=cluster,
         on_result=print_first,
-        **settings,
     )
-    report(results.summary)
+    print(results.summary, file=sys.stderr)
     return 0
-
-
-grade_command = command(
-    grade,
-    _run,
-    file='solutions: JSON lines, CSV, TSV, Parquet or a JSON list, or a folder of them, gzipped if the name ends in .gz; "-" for standard input',
-    models={"prm": Model(load=load_prm, check=check_arguments, full_name=full_name, drop=("outcome",))},
-    methods={"cluster": Cluster},
-    common=("prm", "out", "report", "threshold", "aggregate", "checks", "split", "columns", "keep_going"),
-    drop=("progress", "on_result"),
-    also=_display,
-)

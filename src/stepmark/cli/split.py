@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
-from stepmark.cli.twin import Call, command
+from cyclopts import Parameter
+
+from stepmark.cli.options import FileOrDash, Reasoning, Split, in_common
 from stepmark.data.conversations import split_file
 from stepmark.data.steps.splitting import Segmentation
 from stepmark.records import Step
@@ -17,18 +19,24 @@ _VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"
 _VISIBLE |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
-def _display(*, json: bool = False) -> None:
-    """Settings of the command alone.
+def split_command(
+    file: Annotated[FileOrDash, Parameter(help='a text file with one solution; "-" for standard input')],
+    /,
+    *,
+    split: Split = "auto",
+    marker: Annotated[str | None, in_common("--marker")] = None,
+    language: Annotated[str | None, in_common("--language")] = None,
+    reasoning: Reasoning = "keep",
+    as_json: Annotated[bool, in_common("--json")] = False,
+) -> int:
+    """Cut solutions into steps.
 
     Args:
-        json: print one JSON object a step: text, start, lead, tail (and observation, for an agent's trace).
+        marker: the text that ends each step, for split marker and auto.
+        language: the language of code that does not name its own, for split code and auto.
+        as_json: print one JSON object a step: text, start, lead, tail (and observation, for an agent's trace).
     """
-
-
-def _run(call: Call) -> int:
-    settings = dict(call.settings)
-    as_json = settings.pop("json")
-    segmentation = split_file(call.inputs[0], **settings)
+    segmentation = split_file(file, split=split, marker=marker, language=language, reasoning=reasoning)
     if as_json:
         for row in _rows(segmentation):
             print(json.dumps(row))
@@ -64,12 +72,3 @@ def _print_under(label: str, step: Step) -> None:
     if step.observation.strip():
         for line in _visible(step.observation.strip()).split("\n"):
             print(f"{indent}| {line}".rstrip())
-
-
-split_command = command(
-    split_file,
-    _run,
-    file='a text file with one solution; "-" for standard input',
-    common=("split", "marker", "language", "reasoning", "json"),
-    also=_display,
-)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from stepmark.data.columns import Columns, columns_of
-from stepmark.data.formats import formats
+from stepmark.data.formats import formats, own
 from stepmark.data.formats.rows import (
     Counts,
     Format,
@@ -27,7 +27,7 @@ from stepmark.data.steps.thoughts import Reasoning
 from stepmark.data.traces import TRACES, chat_rows, trace_format
 from stepmark.data.traces.base import Trace
 from stepmark.errors import InputError, UsageError
-from stepmark.records import Refusal
+from stepmark.records import DEFAULT_AXIS, Refusal
 from stepmark.registry import unknown_name
 from stepmark.settings import checked
 from stepmark.store import (
@@ -119,6 +119,7 @@ def convert(
     columns: Mapping[str, str] | None = None,
     judge: str | None = None,
     kind: Literal["correctness", "value"] | None = None,
+    axis: str = DEFAULT_AXIS,
     consensus: Literal["agree", "majority"] | None = None,
     neutral: Literal["positive", "negative", "drop"] | None = None,
     hard: Annotated[float, Field(ge=0, lt=1)] | Literal["any"] | None = None,
@@ -144,6 +145,7 @@ def convert(
         columns: names of columns, where they differ: problem=question,solution=response.
         judge: whose judgements count, where a step has several: a judge's name, or the part of it before ":" ("human").
         kind: which judgements count. Default: conclusions about correctness where a row has any, else values.
+        axis: which axis is written, where a format holds one label a step: the name of a criterion. Default: whether the step is right.
         consensus: how several judges decide together; where they do not agree, the step is unjudged.
         neutral: what a neutral rating becomes where a format has only right and wrong; drop leaves the step unjudged.
         hard: make hard labels of shares of rollouts: right above this number in [0, 1), or "any" for at least one success.
@@ -176,7 +178,7 @@ def convert(
         zero=zero,
         quality_control=quality_control,
     )
-    writing = Writing(judge=judge, kind=kind, consensus=consensus, neutral=neutral, hard=hard)
+    writing = Writing(judge=judge, kind=kind, axis=axis, consensus=consensus, neutral=neutral, hard=hard)
     run = run_input(source, hashed=out is not None and not is_stream(out))
     rows = read_rows(run.source, columns=columns)
     first = next(rows)
@@ -231,6 +233,23 @@ def convert(
     )
 
 
+def _on_axis(item: Item, axis: str) -> Item:
+    """The same with one axis.
+
+    Raises:
+        InputError: it is judged on others alone.
+    """
+    if isinstance(item, Refusal):
+        return item
+    row = item.on_axis(axis)
+    if not row.labelled.axes and item.labelled.axes:
+        raise InputError(
+            f"expected judgements on the axis {axis!r}, found {', '.join(item.labelled.axes)}: choose one with `axis`",
+            where=item.where,
+        )
+    return row
+
+
 def _hinted(items: Iterator[Item]) -> Iterator[Item]:
     """The same; an error of a row that cannot be read names the setting that leaves it out."""
     try:
@@ -276,11 +295,11 @@ def items_of_rows(
 ) -> Iterator[Item]:
     """The labelled solutions of rows, of one format a file (None: that of its first row); with `keep_going`, a refusal in the place of a
     row that is not of it."""
-    for first, own in by_file(rows):
+    for first, of_file in by_file(rows):
         name = format or detect(first)
         counts.formats.setdefault(name)
         counts.zeros = {}
-        plain = map(ungraded, own)
+        plain = map(ungraded, of_file)
         for row in chat_rows(plain, keep_going=keep_going) if name in TRACES else plain:
             try:
                 if isinstance(row, Refusal):
@@ -310,7 +329,8 @@ def write_labelled(
     write = format_named(to, to_write=True).writer
     assert write is not None
     counted = counts or Counts()
-    for row in write(items, settings, counted):
+    chosen = items if to == own.NAME else (_on_axis(item, settings.axis) for item in items)
+    for row in write(chosen, settings, counted):
         if not isinstance(row, InputError):
             counted.written += 1
         yield row

@@ -34,7 +34,7 @@ from stepmark.evaluation.views import (
 )
 from stepmark.metrics.first_error import first_wrong
 from stepmark.metrics.intervals import Floats, Statistic, of_parts
-from stepmark.records import Judgement, LabelledSolution, Solution, Step
+from stepmark.records import DEFAULT_AXIS, Judgement, LabelledSolution, Solution, Step
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Report, Section
 from stepmark.show.tables import Align, Table
@@ -389,7 +389,7 @@ class Rated(Benchmark, ABC):
         source, by_id = run.add_input(self.labels), {case.id: case for case in cases}
         result = dict(filter(None, (self.predicted(row, by_id) for row in read_rows(source))))
         if not result:
-            result = _joined(source, cases, self.ratings_of)
+            result = _joined(source, cases, self.ratings_of, run.axis or DEFAULT_AXIS)
         missing = [case.id for case in cases if case.id not in result]
         if missing:
             raise InputError(
@@ -408,14 +408,14 @@ def places(items: Sequence[Item]) -> dict[str, list[int]]:
 
 
 def _joined(
-    source: Source, cases: Sequence[Case], of: Callable[[LabelledSolution], Ratings]
+    source: Source, cases: Sequence[Case], of: Callable[[LabelledSolution], Ratings], axis: str
 ) -> dict[str, Ratings]:
     """What a file of labels says of the cases that it has, by their ids; joined by the texts of problem and steps."""
 
     def key(solution: Solution) -> tuple[str, tuple[str, ...]]:
         return solution.problem.text, solution.texts
 
-    labelled = {key(row.solution): row.labelled for row in read_labelled(source)}
+    labelled = {key(row.solution): row.labelled.on_axis(axis) for row in read_labelled(source)}
     return {case.id: of(labelled[key(case.solution)]) for case in cases if key(case.solution) in labelled}
 
 

@@ -39,7 +39,7 @@ from stepmark.metrics.binary import bin_of, reliability, weighted_auc
 from stepmark.metrics.intervals import Floats, Statistic, bootstrap, ratio_statistic, shares
 from stepmark.metrics.scaling import logit, platt, sigmoid
 from stepmark.models.lazy import Lazy
-from stepmark.records import ScoreKind
+from stepmark.records import DEFAULT_AXIS, ScoreKind
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Report, Section
 from stepmark.show.evaluation import Item as Shown
@@ -486,7 +486,7 @@ class Calibration(Evaluation):
         ):
             lengths = score_lengths(run.scores, model=run.model_name)
             return read_prmbench(run.data, lengths=lengths, columns=run.columns)
-        return read_cases(run.data, columns=run.columns)
+        return read_cases(run.data, columns=run.columns, axis=run.axis or DEFAULT_AXIS)
 
     def statistic(self, items: Sequence[Item]) -> Statistic:
         """See `statistic`."""
@@ -514,7 +514,9 @@ class Calibration(Evaluation):
         if any(case.group == self.fit for case in cases) or not Path(self.fit).is_file():
             return cases, split_by(cases, group=self.fit)  # lists the groups where there is no such one
         run.add_input(self.fit)
-        others = replace(run, facts=[]).take(read_cases([self.fit], columns=run.columns))
+        others = replace(run, facts=[]).take(
+            read_cases([self.fit], columns=run.columns, axis=run.axis or DEFAULT_AXIS)
+        )
         split = split_by(cases, group=Path(self.fit).name, others=others)
         return unique([*cases, *(case for case in others if split.roles.get(case.id) == FITTED)]), split
 

@@ -35,7 +35,7 @@ from stepmark.evaluation.views import (
 )
 from stepmark.metrics.intervals import Statistic, ratio_statistic, wilson
 from stepmark.models.lazy import Lazy
-from stepmark.records import LabelledSolution, StepScores
+from stepmark.records import DEFAULT_AXIS, LabelledSolution, StepScores
 from stepmark.settings import settings
 from stepmark.show.evaluation import Report, Section
 from stepmark.show.page import ProblemView
@@ -89,7 +89,7 @@ class Disagreement(Evaluation):
 
     def read(self, run: Run) -> Sequence[Case]:
         """See `Evaluation.read`."""
-        return read_cases(run.data, columns=run.columns)
+        return read_cases(run.data, columns=run.columns, axis=run.axis or DEFAULT_AXIS)
 
     def measure(self, run: Run) -> Result:
         """See `Evaluation.measure`."""

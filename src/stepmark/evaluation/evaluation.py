@@ -27,6 +27,7 @@ from stepmark.models.lazy import Lazy
 from stepmark.models.load import load_prm, prm_identity
 from stepmark.models.policies import Policy
 from stepmark.models.prm import PRM
+from stepmark.records import DEFAULT_AXIS
 from stepmark.registry import Registry
 from stepmark.show.evaluation import Report, Section
 from stepmark.show.tables import Table
@@ -45,6 +46,8 @@ class Run:
     """Names of files, or rows in Python."""
     columns: Columns | None = None
     """Names of columns, where they differ."""
+    axis: str | None = None
+    """Which judgements of the data count, where there are several axes; None: whether the step is right, or each axis apart."""
     limit: int | None = None
     """Take only this many problems."""
     resamples: int = 1000
@@ -249,7 +252,7 @@ class Evaluation:
         """
         from stepmark.evaluation.sources import read_cases
 
-        return read_cases(run.data, columns=run.columns)
+        return read_cases(run.data, columns=run.columns, axis=run.axis or DEFAULT_AXIS)
 
     def items(self, sheet: Sheet) -> Sequence[Item]:
         """What the figures rest on: plain JSON, each with `id` and `problem`."""

@@ -9,6 +9,8 @@ agreement stands beside the judge's: nobody can agree with people more than they
 - first errors: ProcessBench's error accuracy, correct accuracy and F1, and the share within one step;
 - stability: over pairs of repeats, the share of equal ratings and of equal first errors.
 
+Where both sources judge several axes, each is measured apart, as a part of its own; "all" is over all of them.
+
 Types of errors are notes "error type: NAME", as `stepmark annotate export` writes them, or the classification of a row of PRMBench. Recall by
 type is of the reference's types, precision of the judge's own, where it names any. Figures of repeats are means over them.
 """
@@ -39,7 +41,7 @@ from stepmark.evaluation.views import bars_of, card, examples_of, problem, table
 from stepmark.metrics.agreement import alphas
 from stepmark.metrics.first_error import first_wrong
 from stepmark.metrics.intervals import Floats, Statistic, of_parts, ratio_statistic, shares
-from stepmark.records import StepScores
+from stepmark.records import DEFAULT_AXIS, LabelledSolution, StepScores
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Report, Section
 from stepmark.show.text import amount
@@ -100,6 +102,10 @@ class LabelAgreement(Evaluation):
         """See `Evaluation.measure`."""
         cases = run.take(self.read(run))
         if not self.labels:
+            axis = run.axis or DEFAULT_AXIS
+            if not any(axis in case.labelled.axes for case in cases):
+                raise _no_axis(axis, [case.labelled for case in cases], run.data)
+            cases = [replace(case, labelled=case.labelled.on_axis(axis)) for case in cases]
             sheet = run.grade(cases)
             truth = {case.id: first_wrong(ratings_of(case.labelled)) for case in cases}
             chosen = policies(self.threshold, sheet, sheet.groups, truth)
@@ -109,19 +115,51 @@ class LabelAgreement(Evaluation):
         found = [
             (case, [one[key] for one in repeats if key in one]) for case in cases for key in [_key(case)]
         ]
-        pairs = [
-            (case, [(ratings_of(row.labelled), _types(row)) for row in rows]) for case, rows in found if rows
-        ]
-        if not pairs:
+        if not any(rows for _, rows in found):
             raise InputError(
                 "expected labels of the same solutions (the same problem and steps), found none in common",
                 where=", ".join(self.labels),
             )
-        if left := len(cases) - len(pairs):
+        axes = self._axes(run, cases, [row for _, rows in found for row in rows])
+        pairs = [
+            (
+                replace(
+                    case, labelled=case.labelled.on_axis(axis), group=axis if len(axes) > 1 else case.group
+                ),
+                [(ratings_of(own.labelled), _types(own)) for own in (row.on_axis(axis) for row in rows)],
+            )
+            for axis in axes
+            for case, rows in found
+            if rows and (len(axes) == 1 or axis in case.labelled.axes)
+        ]
+        if left := sum(not rows for _, rows in found):
             run.facts.append(
                 f"{amount(left, 'solution')} of the reference without labels of the judge: left out."
             )
-        return self._result(pairs, run, "labels")
+        return self._result(pairs, run, "labels", axes)
+
+    def _axes(self, run: Run, cases: Sequence[Case], rows: Sequence[LabelledRow]) -> list[str]:
+        """The axes that both judge, in the reference's order.
+
+        Raises:
+            InputError: there is none, or not the one that was asked for.
+        """
+        reference = list(dict.fromkeys(axis for case in cases for axis in case.labelled.axes))
+        judged = {axis for row in rows for axis in row.labelled.axes}
+        if not reference or not judged:  # nothing is rated: the figures say so
+            return [run.axis or DEFAULT_AXIS]
+        axes = [axis for axis in reference if axis in judged and run.axis in (None, axis)]
+        if not axes and run.axis is not None:
+            lacking = rows if run.axis in reference else cases
+            raise _no_axis(run.axis, [one.labelled for one in lacking], run.data)
+        if not axes:
+            raise InputError(
+                f"expected axes in common, found {', '.join(reference)} in the reference and {', '.join(sorted(judged))} in the labels",
+                where=", ".join(map(str, self.labels)),
+            )
+        if run.axis is None and (alone := sorted({*reference, *judged} - {*axes})):
+            run.facts.append(f"Judged by one side alone and left out: {', '.join(alone)}.")
+        return axes
 
     def statistic(self, items: Sequence[Item]) -> Statistic:
         """The figures of each group and of all, and those by type of error and by the step's number."""
@@ -132,9 +170,15 @@ class LabelAgreement(Evaluation):
         return lambda weights: {**compute(weights), **by_step(weights)}
 
     def _result(
-        self, pairs: Sequence[tuple[Case, Sequence[tuple[Ratings, tuple[str, ...]]]]], run: Run, name: str
+        self,
+        pairs: Sequence[tuple[Case, Sequence[tuple[Ratings, tuple[str, ...]]]]],
+        run: Run,
+        name: str,
+        axes: Sequence[str] = (),
     ) -> Result:
         items = [_item(case, judged) for case, judged in pairs]
+        if len(axes) == 1 and axes[0] != DEFAULT_AXIS:
+            run.facts.append(f"The axis is {axes[0]}.")
         figures = run.figures(items, self.statistic(items))
         names = [*dict.fromkeys(item["group"] for item in items), "all"]
         names = names if len(names) > 2 else ["all"]
@@ -207,7 +251,7 @@ class LabelAgreement(Evaluation):
         )
         report = Report(
             title=f"Labels: {name} against the reference",
-            verdict=_verdict(figures),
+            verdict=_verdict(figures, axes if len(axes) > 1 else ()),
             facts=(
                 f"{amount(len(items), 'solution')}, {amount(rated, 'step')} rated by the reference, {amount(both, 'pair')} of ratings"
                 f"{f' over {repeats} repeats' if repeats > 1 else ''}.",
@@ -261,6 +305,12 @@ _TABLES = (
     ),
 )
 """Title, scale, column to figure, note."""
+
+
+def _no_axis(axis: str, labelled: Sequence[LabelledSolution], files: Sequence[Source]) -> InputError:
+    known = ", ".join(dict.fromkeys(name for one in labelled for name in one.axes)) or "none"
+    where = ", ".join(file for file in files if isinstance(file, str)) or None
+    return InputError(f"expected judgements on the axis {axis!r}, found the axes: {known}", where=where)
 
 
 def _key(case: Case) -> tuple[str, tuple[str, ...]]:
@@ -431,7 +481,10 @@ def _counted(items: Sequence[Item], what: str) -> Any:
     return lambda key: f"{counts[key]:,}"
 
 
-def _verdict(figures: Mapping[str, Figure]) -> str:
+def _verdict(figures: Mapping[str, Figure], parts: Sequence[str]) -> str:
+    if parts:
+        kappas = (f"{part} {shown(figures[f'{part}/kappa'], scale=1, digits=2)}" for part in parts)
+        return f"Kappa by part: {'; '.join(kappas)}."
     kappa, people = figures["all/kappa"], figures.get("all/reference/alpha")
     if kappa.value is None:
         return (

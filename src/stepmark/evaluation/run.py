@@ -36,6 +36,7 @@ def evaluate(
     settings: Sequence[str] = (),
     out: str | Path | None = None,
     columns: Mapping[str, str] | None = None,
+    axis: str | None = None,
     limit: Annotated[int, Field(ge=1)] | None = None,
     resamples: Annotated[int, Field(ge=100)] = 1000,
     seed: Annotated[int, Field(ge=0)] = 0,
@@ -60,6 +61,8 @@ def evaluate(
         out: folder for the scores, the result (JSON, Markdown) and the report (HTML). Default: nothing; of the command,
             evaluation/NAME.
         columns: names of columns, where they differ: problem=question,solution=response.
+        axis: which judgements of the data count, where steps are judged on several axes: the name of a criterion. Default: whether the
+            step is right; of labels, each axis apart.
         limit: take only this many problems, evenly spaced over the data.
         resamples: bootstrap resamples of the intervals.
         seed: seed of the resamples, of random changes and samples, and of a generative PRM's critiques.
@@ -97,6 +100,7 @@ def evaluate(
         folder = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
         run = Run(
             columns=columns,
+            axis=axis,
             limit=limit,
             resamples=resamples,
             seed=seed,
@@ -118,6 +122,7 @@ def evaluate(
             **({} if orm is None else {"orm": orm}),
             **({} if writer is None else {"policy": writer.name}),
             "columns": columns,
+            **({} if axis is None else {"axis": axis}),
             "limit": limit,
             "resamples": resamples,
             "seed": seed,

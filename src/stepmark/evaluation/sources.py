@@ -28,7 +28,7 @@ from stepmark.data.solutions import candidates_of, read_solution, solutions_of, 
 from stepmark.data.traces import TRACES, chat_rows
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, unique
-from stepmark.records import Judgement, LabelledSolution, Step, read_record
+from stepmark.records import DEFAULT_AXIS, Judgement, LabelledSolution, Step, read_record
 
 
 def _math_shepherd(rows: Iterable[Row]) -> Iterator[Case]:
@@ -58,11 +58,13 @@ def _case(row: LabelledRow, *, group: str, answer: str | None = None) -> Case:
 
 
 def _any(step: tuple[Judgement, ...]) -> tuple[Judgement, ...]:
-    shares = [judgement.share for judgement in step if judgement.share is not None]
+    own = [judgement for judgement in step if judgement.axis == DEFAULT_AXIS]
+    shares = [judgement.share for judgement in own if judgement.share is not None]
     if not shares:
         return step
     note = f"share of rollouts that succeeded: {' and '.join(f'{share:g}' for share in shares)}"
-    return (Judgement(kind="value", judge=step[0].judge, rating=1 if any(shares) else -1, note=note),)
+    others = (judgement for judgement in step if judgement.axis != DEFAULT_AXIS)
+    return (Judgement(kind="value", judge=own[0].judge, rating=1 if any(shares) else -1, note=note), *others)
 
 
 def files_of(
@@ -283,6 +285,7 @@ def read_cases(
     *,
     columns: Columns | None = None,
     how: str = "auto",
+    axis: str = DEFAULT_AXIS,
     check: Callable[[Case], None] | None = None,
 ) -> list[Case]:
     """Cases of files of any format that `stepmark convert` reads; the first row of a file says which.
@@ -291,6 +294,7 @@ def read_cases(
         files: as `store.read_rows` takes them.
         columns: as there.
         how: how a text is cut into steps.
+        axis: the judgements that are the truth, where there are several axes.
         check: is called with each case as it is read, and may raise: long before the last of many texts is cut.
 
     Raises:
@@ -298,7 +302,8 @@ def read_cases(
     """
 
     def reader(rows: Iterable[Row]) -> Iterator[Case]:
-        for case in _of_any_shape(rows, how):
+        for every in _of_any_shape(rows, how):
+            case = replace(every, labelled=every.labelled.on_axis(axis))
             if check is not None:
                 check(case)
             yield case

@@ -13,7 +13,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import anyio.to_thread
-from inspect_ai.model import ChatMessage, GenerateConfig, ModelOutput, execute_tools, get_model
+from inspect_ai.model import (
+    ChatMessage,
+    ChatMessageUser,
+    GenerateConfig,
+    ModelOutput,
+    execute_tools,
+    get_model,
+)
 from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.util import collect
@@ -192,8 +199,9 @@ def prm_watched(
     """Let the task's model work with its tools while a PRM watches (`prm.watch`): an agent in place of `generate()`.
 
     Each turn is scored before its tools run. Where the watch says so, the messages from the turn that it names on are forgotten and the model
-    writes again; at a stop the sample ends. What tools have changed in the world is not undone. The sample's metadata under `stepmark` has
-    `turns` (each turn with its score and the advice) and `why` (why it ended).
+    writes again, told what was wrong where an exact check says so; at a stop the sample ends. What tools have changed in the world is not undone.
+    The sample's metadata under `stepmark` has `turns` (each turn with its score, the advice and the message to the model) and `why` (why it
+    ended).
 
     Args:
         prm: as in `prm_scorer`.
@@ -234,13 +242,18 @@ def prm_watched(
             state.output = await model.generate(state.messages, tools=state.tools, cache=False)
             seen = await add(state.output.message)
             assert seen is not None
-            written.append({"text": state.output.completion, "score": seen.score, "advice": seen.advice})
+            told = {} if seen.message is None else {"message": seen.message}
+            written.append(
+                {"text": state.output.completion, "score": seen.score, "advice": seen.advice, **told}
+            )
             # A tool that ran at the server ends a turn within the message.
             starts += [len(state.messages)] * (len(watch.scores) - len(starts))
             state.messages.append(state.output.message)
             if seen.to is not None:
                 watch.back(seen.to)
                 del state.messages[starts[seen.to] :], starts[seen.to :]
+                if seen.message is not None:
+                    state.messages.append(ChatMessageUser(content=seen.message))
                 continue
             if seen.advice == "stop":
                 why = seen.why

@@ -35,7 +35,7 @@ from stepmark.data.labelled import read_labelled
 from stepmark.data.reading import Source
 from stepmark.errors import InputError, SettingError, UsageError
 from stepmark.metrics.first_error import first_wrong
-from stepmark.records import Judgement, LabelledSolution
+from stepmark.records import DEFAULT_AXIS, Judgement, LabelledSolution
 from stepmark.settings import checked, settings
 from stepmark.show.text import amount
 from stepmark.store import (
@@ -64,6 +64,8 @@ class View:
     labelled: LabelledSolution
     """As it was given: every judgement of every source."""
     rule: Rule
+    axis: str
+    """The axis that it is about."""
     kept: bool
     why: Why
     reason: str
@@ -85,11 +87,16 @@ class View:
             self.labelled.judgements, self.ratings, self.confidences, strict=True
         ):
             # Made anew, not twice: a view is no evidence.
-            judgements = [judgement for judgement in own if judgement.judge != name]
+            judgements = [one for one in own if (one.judge, one.axis) != (name, self.axis)]
             if rating is not None:
                 judgements.append(
                     Judgement(
-                        kind="correctness", judge=name, rating=rating, confidence=confidence, note=self.reason
+                        kind="correctness",
+                        judge=name,
+                        rating=rating,
+                        confidence=confidence,
+                        note=self.reason,
+                        axis=self.axis,
                     )
                 )
             steps.append(tuple(judgements))
@@ -104,6 +111,7 @@ class Consensus:
     sources: tuple[str, ...] = ()
     least: Annotated[int, Field(ge=1)] = 2
     values: Annotated[float, Field(ge=0, lt=1)] | None = None
+    axis: str = DEFAULT_AXIS
 
     def __post_init__(self) -> None:
         if len(set(self.sources)) < len(self.sources):
@@ -149,6 +157,7 @@ class Consensus:
         return View(
             labelled=labelled,
             rule=self.rule,
+            axis=self.axis,
             kept=why == "agreed",
             why=why,
             reason=reason,
@@ -164,13 +173,14 @@ class Consensus:
             judgement.judge
             for step in labelled.judgements
             for judgement in step
-            if judgement.judge.partition(":")[0] != VIEW
+            if judgement.axis == self.axis
+            and judgement.judge.partition(":")[0] != VIEW
             and (not self.sources or judgement.judge in self.sources)
         )
         return {name: [self._rating(step, name) for step in labelled.judgements] for name in names}
 
     def _rating(self, step: tuple[Judgement, ...], name: str) -> Rating | None:
-        own = [judgement for judgement in step if judgement.judge == name]
+        own = [judgement for judgement in step if (judgement.judge, judgement.axis) == (name, self.axis)]
         rated = {j.rating for j in own if j.kind == "correctness" and j.rating is not None}
         if not rated and self.values is not None:
             shares = [
@@ -267,6 +277,7 @@ def combine(
     sources: Sequence[str] = (),
     least: int = 2,
     values: float | None = None,
+    axis: str = DEFAULT_AXIS,
     columns: Mapping[str, str] | None = None,
 ) -> Results[LabelledRow]:
     """Keep the solutions on which several sources of labels agree, and give the reason for each other solution.
@@ -281,6 +292,7 @@ def combine(
         sources: names of the judges that take part; a silent source counts as not knowing. Default: every judge of the files.
         least: sources that must have judged a solution, 1 or more.
         values: read a source's shares of successes too, where it gives no rating: over this, in [0, 1), is right; 0 for hard labels.
+        axis: the judgements that are compared, where there are several axes: the name of a criterion. Default: whether the step is right.
         columns: names of columns, where they differ: problem=question,solution=response.
 
     Returns:
@@ -294,7 +306,7 @@ def combine(
     if isinstance(files, str | Path) or not files:
         raise UsageError("expected a list of files of labelled solutions, such as [A, B]")
     check_outputs({"out": out}, *files)
-    labeller = Consensus(rule=rule, sources=tuple(sources), least=least, values=values)
+    labeller = Consensus(rule=rule, sources=tuple(sources), least=least, values=values, axis=axis)
     given = [run_input(file) for file in files]
     read = [list(read_labelled(source.source, columns=columns)) for source in given]
     outcomes = _outcomes(read)

@@ -16,7 +16,7 @@ from stepmark.models.identity import CheckpointFiles, named
 from stepmark.models.lazy import LOADING, UNSAID, Bits, Lazy, check_device, is_server, note_idle
 from stepmark.models.places import BUILT_IN, BUILT_IN_BASE, NAMES, adapter_base, find_checkpoint, folder_of
 from stepmark.models.prm import PRM, identity_of
-from stepmark.models.spec import ConfidenceHead, LogRatioHead, VocabHead, spec_key
+from stepmark.models.spec import ConfidenceHead, LogRatioHead, TokenHead, VocabHead, spec_key
 from stepmark.settings import check_arguments as check_settings
 from stepmark.settings import checked
 
@@ -429,6 +429,18 @@ def _checkpoint(given: _Settings) -> _Found:
             encoder = _encoder(given, spec, tokens, engine.token_limit)
             models = [with_output(engine, tensors)]
             return ConfidencePRM(name=name, spec=spec, encoder=encoder, models=models, identity=identity)
+        if isinstance(head, TokenHead):
+            from stepmark.models.token_head import TokenHeadPRM
+
+            return TokenHeadPRM(
+                name=name,
+                spec=spec,
+                encoder=_encoder(given, spec, tokens, engine.token_limit),
+                models=[with_output(engine, tensors)],
+                head=build_head(head, tensors, engine.backbone, tokens, device),
+                neutral=given.neutral,
+                identity=identity,
+            )
         if reference is None:
             return HeadPRM(
                 name=name,

@@ -276,6 +276,10 @@ class TokenValuePRM(LocalPRM):
         self.outputs = tuple(output for _, output in models)
 
     def needed(self, text: Text) -> Ints:
+        """What stands before each token that counts."""
+        return self.written(text)
+
+    def written(self, text: Text) -> Ints:
         """What stands before each token of the answer that its author, and no tool or user, wrote."""
         encoded = encoded_of(text)
         if encoded.answer < 1:
@@ -285,8 +289,25 @@ class TokenValuePRM(LocalPRM):
         return np.flatnonzero(encoded.own(len(text.ids))) + encoded.answer - 1
 
     def read(self, states: States, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
-        """See `TokenPRM.read`; a token's value is stored beside it (`States.value`)."""
-        needed = [self.needed(text) for text in texts]
+        """See `TokenPRM.read`."""
+        results = []
+        for values, ends in self.token_spans(states, texts, paths):
+            scores = self.step_values(values, ends)
+            if not all(map(math.isfinite, scores)):
+                raise CheckpointError(
+                    f"{self.name} gave NaN or an infinity as a score: its weights are damaged, or too large for {self.outputs[0].dtype}"
+                )
+            results.append(Read(scores=scores))
+        return results
+
+    def token_spans(
+        self, states: States, texts: Sequence[Text], paths: Sequence[Ints]
+    ) -> list[tuple[Any, list[int]]]:
+        """Of each text the values of its author's tokens, and where steps begin and end in them (see `step_values`).
+
+        A token's value is stored beside it (`States.value`).
+        """
+        needed = [self.written(text) for text in texts]
         above = np.concatenate([path[n] for n, path in zip(needed, paths, strict=True)])
         tokens = np.concatenate([path[n + 1] for n, path in zip(needed, paths, strict=True)])
         ids = np.concatenate([text.ids[n + 1] for n, text in zip(needed, texts, strict=True)])
@@ -308,12 +329,7 @@ class TokenValuePRM(LocalPRM):
             reads = encoded_of(text).reads
             before = None if isinstance(text.asked, WholeSolution) or len(reads) < 2 else reads[-2]
             ends = np.searchsorted(places + 1, [-1 if before is None else before, *text.reads], side="right")
-            scores = self.step_values(states.value[path[places + 1]], ends.tolist())
-            if not all(map(math.isfinite, scores)):
-                raise CheckpointError(
-                    f"{self.name} gave NaN or an infinity as a score: its weights are damaged, or too large for {self.outputs[0].dtype}"
-                )
-            results.append(Read(scores=scores))
+            results.append((states.value[path[places + 1]], ends.tolist()))
         return results
 
     @abstractmethod

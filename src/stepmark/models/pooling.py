@@ -18,7 +18,7 @@ from stepmark.errors import BackendError, CheckpointError
 from stepmark.models.encoding import Encoded
 from stepmark.models.prm import Session, WholePrefixSession
 from stepmark.models.served import ServedPRM, read_positions
-from stepmark.models.spec import ConfidenceHead, LogRatioHead, VocabHead
+from stepmark.models.spec import ConfidenceHead, LogRatioHead, TokenHead, VocabHead
 from stepmark.records import StepScores
 from stepmark.show.text import amount
 
@@ -28,7 +28,7 @@ class PoolingPRM(ServedPRM):
     """Scores through `/pooling`; a `BackendError` where it answers something that is not one row of logits a step. Arguments as of `ServedPRM`."""
 
     def _prepare(self) -> None:
-        if isinstance(self.spec.readout.head, ConfidenceHead | LogRatioHead | VocabHead):
+        if isinstance(self.spec.readout.head, ConfidenceHead | LogRatioHead | TokenHead | VocabHead):
             raise CheckpointError(
                 f"{self.spec.family} reads the language-model head, which /pooling does not serve; load it in this process"
             )

@@ -23,7 +23,7 @@ from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import BackendError, InputError, TooLongError, UsageError
 from stepmark.metrics.aggregate import aggregate, check_score, rank_key, resolve_aggregate
 from stepmark.metrics.first_error import found_error
-from stepmark.models.watch import Growing, Rule, Watch
+from stepmark.models.watch import Growing, Rule, TurnJudge, Watch
 from stepmark.records import (
     Finding,
     GradedSolution,
@@ -328,8 +328,10 @@ class PRM:
         retries: int = 3,
         floor: float | None = None,
         reasoning: Reasoning = "keep",
+        checks: str = "auto",
+        judge: TurnJudge | None = None,
     ) -> Watch:
-        """Score an agent's turns as they come: `watch.add(message)` gives the score, the running aggregate, and what to do.
+        """Score an agent's turns as they come: `watch.add(message)` gives the score, what is wrong in words, and what to do.
 
         Args:
             problem: what the agent was asked; its text or record.
@@ -339,6 +341,8 @@ class PRM:
             retries: how often to go back; the next time the advice is to stop.
             floor: a running aggregate under it is a stop; None for none.
             reasoning: what becomes of thoughts: "keep" them in the turn, grade them "only", or "drop" them.
+            checks: exact checks of each turn, as in `stepmark.grade`; "auto" for the PRM's own. A turn that they refute is weak.
+            judge: says which criteria a turn fails (`stepmark.labels.Judge.watching`); such a turn is weak.
 
         Raises:
             UsageError: no threshold, or a setting that cannot work.
@@ -356,7 +360,8 @@ class PRM:
             floor=floor,
         )
         asked = problem_of(problem)
-        return Watch(asked, self.grow(asked), rule, reasoning)
+        names = self.default_checks if checks == "auto" else checks
+        return Watch(asked, self.grow(asked), rule, reasoning, checks=names, judge=judge)
 
     def grow(self, problem: Problem) -> Growing:
         """Scores of a conversation that grows, for `watch`; a PRM that keeps what it has read has its own."""

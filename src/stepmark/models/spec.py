@@ -188,7 +188,19 @@ class ConfidenceHead:
             raise UsageError(f"window should be at least 1, found {self.window}")
 
 
-Head = LinearHead | MlpHead | EnsembleHead | VocabHead | LogRatioHead | ConfidenceHead
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenHead:
+    """A linear layer on the log-probabilities of the step's own tokens and on the hidden state at its end: `weight` [classes, 4 + hidden], `bias` [classes].
+
+    The first four inputs are `token_head.token_features`; the token that is read, of the mark, is not among the step's. An outcome model reads the tokens of the whole answer.
+    """
+
+    kind: Literal["tokens"] = "tokens"
+    weight: str = "score.weight"
+    bias: str = "score.bias"
+
+
+Head = LinearHead | MlpHead | EnsembleHead | VocabHead | LogRatioHead | ConfidenceHead | TokenHead
 
 Activation = Literal["softmax", "margin", "sigmoid", "sigmoid-mean", "identity"]
 

@@ -1,13 +1,14 @@
 """Watching an agent while it works: each turn is scored when it comes, and the rule says go on, go back or stop.
 
-A turn whose score is under the threshold is weak, unless the agent writes again what it was sent back for: the PRM would only repeat itself. After
-`patience` weak turns in a row: back to the first of them, to do it again. After `retries` such returns the next one is a stop. A running aggregate
-under `floor` is a stop at once. This is advice: a caller may go on.
+A turn is weak when its score is under the threshold, when an exact check refutes it, or when a judge says that a criterion fails; but not when the
+agent writes again what it was sent back for, where all of these would only repeat themselves. After `patience` weak turns in a row: back to the
+first of them, to do it again, with a sentence for each criterion that failed. After `retries` such returns the next one is a stop. A running
+aggregate under `floor` is a stop at once. This is advice: a caller may go on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, final
 
@@ -15,8 +16,32 @@ from stepmark.data.conversations import read_message
 from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import InputError, UsageError
 from stepmark.metrics.aggregate import aggregate, check_score
-from stepmark.records import Problem, ScoreKind, Solution, Step
+from stepmark.records import Finding, Problem, ScoreKind, Solution, Step
 from stepmark.show.text import amount
+from stepmark.verifiers.checks import check_names, check_solution
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Feedback:
+    """What is wrong with a turn, in words for the agent."""
+
+    criterion: str
+    """The criterion that failed: one of a judge's, or the exact check ("equation") that refutes the turn."""
+    sentence: str
+    """One sentence for the agent: the judge's reason, or what was written and what is right."""
+    source: Literal["judge", "check"]
+
+    @classmethod
+    def proof(cls, finding: Finding) -> Feedback:
+        """What an exact check found."""
+        written = " ".join(finding.written.split())
+        return cls(
+            criterion=finding.check, sentence=f'"{written}" is wrong: {finding.right}.', source="check"
+        )
+
+
+TurnJudge = Callable[[Solution], Sequence[Feedback]]
+"""What is wrong with the last turn of a conversation; `labels.Judge.watching` makes one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +59,10 @@ class Seen:
     """With "go back": the turn to do again, counted from 0."""
     why: str = ""
     """The reason for anything but "go on"."""
+    feedback: tuple[Feedback, ...] = ()
+    """What is wrong with this turn; empty where only its score is known."""
+    message: str | None = None
+    """With "go back": the sentences about the turns to do again, for the agent to read; None where there are none."""
 
 
 class Growing(Protocol):
@@ -86,13 +115,27 @@ class Watch:
         growing: scores its turns.
         rule: what is made of the scores.
         reasoning: what becomes of thoughts, as in `stepmark.split`.
+        checks: the exact checks of each turn, as in `stepmark.grade`: "all", "none", or names with commas between them.
+        judge: says what else is wrong with a turn.
     """
 
-    def __init__(self, problem: Problem, growing: Growing, rule: Rule, reasoning: Reasoning = "keep") -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        growing: Growing,
+        rule: Rule,
+        reasoning: Reasoning = "keep",
+        *,
+        checks: str = "none",
+        judge: TurnJudge | None = None,
+    ) -> None:
+        check_names(checks)
         self._problem, self._growing, self._rule, self._reasoning = problem, growing, rule, reasoning
+        self._checks, self._judge = checks, judge
         self._left = rule.retries
         self._steps: list[Step] = []
         self._scores: list[float] = []
+        self._feedback: list[tuple[Feedback, ...]] = []
         self._returned: set[tuple[str, ...]] = set()
         """The turns up to each that the agent was sent back for."""
         self._names: dict[str, str] = {}
@@ -144,9 +187,22 @@ class Watch:
             speaker=read.speaker,
         )
         score = self._growing.score(self._steps, step)
+        try:
+            feedback = self._feedback_on(replace(self.solution, steps=(*self._steps, step)))
+        except BaseException:
+            self._growing.back(len(self._steps))  # the turn is not taken
+            raise
         self._steps.append(step)
         self._scores.append(score)
+        self._feedback.append(feedback)
         return self._seen()
+
+    def _feedback_on(self, solution: Solution) -> tuple[Feedback, ...]:
+        """What is wrong with the last turn: proofs first."""
+        last = len(solution.steps) - 1
+        findings = check_solution(solution, self._checks) or ()
+        proofs = [Feedback.proof(finding) for finding in findings if finding.step == last]
+        return (*proofs, *(() if self._judge is None else self._judge(solution)))
 
     def _observe(self, seen: str) -> None:
         """What the agent sees before its next turn; before its first graded one, the layout of that."""
@@ -161,7 +217,7 @@ class Watch:
         if not 0 <= to < len(self._steps):
             raise UsageError(f"expected a turn from 0 to {len(self._steps) - 1}, found {to}")
         self._returned.add(self.solution.texts[: to + 1])
-        del self._steps[to:], self._scores[to:]
+        del self._steps[to:], self._scores[to:], self._feedback[to:]
         self._growing.back(to)
 
     def close(self) -> None:
@@ -171,19 +227,27 @@ class Watch:
     def _seen(self) -> Seen:
         rule, turn = self._rule, len(self._steps) - 1
         running = aggregate(self._scores, rule.aggregate, kind=rule.kind)
-        seen = Seen(turn=turn, score=self._scores[-1], running=running, advice="go on")
+        seen = Seen(
+            turn=turn, score=self._scores[-1], running=running, advice="go on", feedback=self._feedback[-1]
+        )
         if rule.floor is not None and running < rule.floor:
             why = f"the {rule.aggregate} so far, {running:.3g}, is under {rule.floor:g}"
             return replace(seen, advice="stop", why=why)
         first, texts = turn - rule.patience + 1, self.solution.texts
         weak = (
-            self._scores[at] < rule.threshold and texts[: at + 1] not in self._returned
+            (self._scores[at] < rule.threshold or self._feedback[at])
+            and texts[: at + 1] not in self._returned
             for at in range(first, turn + 1)
         )
         if first < 0 or not all(weak):
             return seen
+        told = [item for feedback in self._feedback[first:] for item in feedback]
+        failed = ", ".join(dict.fromkeys(item.criterion for item in told))
         why = f"{amount(rule.patience, 'turn')} in a row under {rule.threshold:g}"
+        if failed:
+            why = f"{amount(rule.patience, 'weak turn')}: {failed}"
         if not self._left:
             return replace(seen, advice="stop", why=f"{why}, and no return is left")
         self._left -= 1
-        return replace(seen, advice="go back", to=first, why=why)
+        message = " ".join(dict.fromkeys(item.sentence for item in told)) or None
+        return replace(seen, advice="go back", to=first, why=why, message=message)

@@ -13,7 +13,7 @@ from typing import Literal
 
 from stepmark.data.formats.rows import WRITTEN, LabelledRow
 from stepmark.errors import InputError
-from stepmark.records import Judgement, Problem, Solution, Step
+from stepmark.records import DEFAULT_AXIS, Judgement, Problem, Solution, Step
 from stepmark.settings import settings
 from stepmark.show.text import amount
 
@@ -57,6 +57,8 @@ class LabelRules:
     neutral: Literal["positive", "negative", "drop", "keep"] = "positive"
     """What a neutral rating counts as. Positive as in Lightman et al. 2023 (section 2.6) and Qwen2.5-Math-7B-PRM800K. keep: a class
     of its own, which objectives of three classes always take; where right and wrong are measured it counts as right."""
+    axis: str = DEFAULT_AXIS
+    """Which labels, where steps are judged on several axes: the name of a criterion. Default: whether the step is right."""
     judge: str | None = None
     """Only labels of this judge; "human" takes "human:ann" too."""
     after_error: Literal["mask", "keep"] = "mask"
@@ -148,7 +150,11 @@ def examples(
         critiques: read them; a step that has some takes its target from other rows too, where its own does not judge it.
     """
     dropped = Dropped() if dropped is None else dropped
-    solutions = list(rows)
+    solutions = []
+    for row in rows:
+        solutions.append(row.on_axis(rules.axis))
+        if row.labelled.axes and not solutions[-1].labelled.axes:
+            dropped.note(f"rows judged on {', '.join(row.labelled.axes)} and not on {rules.axis}", row.where)
     seen: dict[Prefix, list[Judgement]] = {}
     outcomes: dict[Prefix, set[bool]] = {}
     for row in solutions:
@@ -264,7 +270,7 @@ def _example(
 def _critiques(row: LabelledRow) -> tuple[tuple[tuple[str, ...], ...], Literal["place", "steps"] | None]:
     """A row's `meta.critiques`: a list of texts for each step, or one list of texts on the whole solution; and `meta.asked`."""
     given, asked = row.meta.get("critiques"), row.meta.get("asked")
-    if given is None:
+    if given is None or asked == "criteria":  # replies about several axes are in no critic's format
         return (), None
     if asked not in (None, "place", "steps"):
         raise InputError(

@@ -367,7 +367,7 @@ def _split(
     settings, objective = recipe.training, recipe.objective
     rules = replace(recipe.rules, neutral="keep") if keeps_neutral(objective) else recipe.rules
     # Rows of a judge hold critiques; who reads neither step ends nor outcomes reads those.
-    critiques = not (objective.marked or objective.outcomes)
+    critiques = not (objective.marked or objective.outcomes or isinstance(objective, StepObjective))
     ready = examples(rows, rules, dropped=dropped, critiques=critiques)
     if held_out is None:
         share = settings.share_held_out(len(by_problem(ready)))

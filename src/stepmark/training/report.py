@@ -21,6 +21,7 @@ from stepmark.models.spec import (
     LogRatioHead,
     MlpHead,
     ScoringSpec,
+    TokenHead,
     VocabHead,
 )
 from stepmark.show.evaluation import Report, Section, Tile, evaluation_html
@@ -219,11 +220,12 @@ def _kind(spec: ScoringSpec | None) -> str:
         return "an implicit one, read as the log-ratio of itself and a reference"
     if isinstance(head, ConfidenceHead):
         return "the policy itself, read as how sure it is of its tokens"
-    if isinstance(head, LinearHead | MlpHead | EnsembleHead):
+    if isinstance(head, LinearHead | MlpHead | EnsembleHead | TokenHead):
         labels = "one logit" if readout.activation == "sigmoid" else "several logits"
         if readout.activation in ("softmax", "margin"):
             labels = "two labels" if readout.neutral is None else "three labels"
-        return f"{labels}, read at the end of {'the last' if spec.outcome_only else 'each'} step"
+        tokens = " and from the probabilities of its tokens" if isinstance(head, TokenHead) else ""
+        return f"{labels}, read at the end of {'the last' if spec.outcome_only else 'each'} step{tokens}"
     return f"the logits of the tokens {', '.join(map(repr, head.candidates))}, read at the end of each step"
 
 

@@ -18,7 +18,16 @@ from stepmark.data.conversations import ChatMessage, read_message
 from stepmark.data.reading import Row
 from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import InputError
-from stepmark.records import Judgement, LabelKind, LabelledSolution, Problem, Refusal, Solution, Step
+from stepmark.records import (
+    DEFAULT_AXIS,
+    Judgement,
+    LabelKind,
+    LabelledSolution,
+    Problem,
+    Refusal,
+    Solution,
+    Step,
+)
 from stepmark.settings import settings
 from stepmark.show.text import amount
 
@@ -50,6 +59,11 @@ class LabelledRow:
         """Without the judgements that another row has already."""
         judgements = ((),) * self.repeated + self.labelled.judgements[self.repeated :]
         return replace(self.labelled, judgements=judgements)
+
+    def on_axis(self, axis: str) -> LabelledRow:
+        """The row with the judgements on one axis alone."""
+        labelled = self.labelled.on_axis(axis)
+        return self if labelled is self.labelled else replace(self, labelled=labelled)
 
     @property
     def origin(self) -> str:
@@ -128,6 +142,8 @@ class Writing:
     """Whose judgements count: a judge's name, or the part of it before ":" ("human" takes "human:ann")."""
     kind: Literal["correctness", "value"] | None = None
     """Which judgements count. None: conclusions about correctness where a row has any, else values."""
+    axis: str = DEFAULT_AXIS
+    """Which axis is written, where a format holds one label a step."""
     consensus: Literal["agree", "majority"] | None = None
     """How several judges decide: `agree`: all the same; `majority`: more than half the same. Else the step is unjudged."""
     neutral: Literal["positive", "negative", "drop"] | None = None

@@ -22,6 +22,7 @@ from stepmark.models.spec import (
     MlpHead,
     Readout,
     ScoringSpec,
+    TokenHead,
 )
 from stepmark.registry import unknown_name
 from stepmark.settings import settings
@@ -85,7 +86,9 @@ class OnHead(StepObjective):
             return mlp_head(net)
         if isinstance(form, LinearHead):
             return linear_head(net, classes or 1, bias=form.bias is not None)
-        assert not isinstance(form, ConfidenceHead | EnsembleHead | LogRatioHead), "refused before"
+        assert not isinstance(form, ConfidenceHead | EnsembleHead | LogRatioHead | TokenHead), (
+            "refused before"
+        )
         return VocabRows(net, form.candidates, whole=False)
 
     def fits(self, target: Target, example: Example) -> bool:
@@ -191,6 +194,10 @@ def in_family(objective: Objective | None, family: str) -> Objective:
     if not isinstance(objective, StepObjective):
         raise UsageError(
             f"`objective` {objective.name}: the family {family} has a head at step ends; take an objective that fits one"
+        )
+    if objective.token_features:
+        raise UsageError(
+            f"token_features: the head of the family {family} reads no tokens; leave out one of the two"
         )
     return InFamily(
         objective=objective,
