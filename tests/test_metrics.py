@@ -322,3 +322,11 @@ def test_reliability_by_hand():
     assert (empty.count, empty.mean_score, empty.share_right) == (0, None, None)
     with pytest.raises(UsageError, match="probabilities"):
         reliability([1.5], [1])
+
+
+def test_draws_that_are_all_the_same_give_no_interval():
+    """Eight problems of eight right: the bootstrap cannot say how far from 100 % the truth may lie."""
+    problems = [f"p{n}" for n in range(8)]
+    right = np.ones(8)
+    found = bootstrap(lambda weights: {"share": weights @ right / weights.sum(1)}, problems)["share"]
+    assert (found.value, found.low, found.high) == (1.0, None, None)
