@@ -201,6 +201,11 @@ def _probability(spec: ScoringSpec) -> str:
     readout = spec.readout
     if readout.activation == "softmax" and readout.neutral is not None:
         return f"Label {readout.good} means right and label {readout.neutral} neutral, after `logits.softmax(-1)`."
+    if readout.activation == "labels":
+        score = f"the score is that of `{(readout.class_names or ())[readout.good]}`"
+        if (readout.scale, readout.shift) != (1.0, 0.0):
+            score += f", of {readout.scale:.6g} times its logit {readout.shift:+.6g}"
+        return f"`torch.sigmoid(logits)` at the end of a step are the probabilities of its labels, by `id2label`; {score}."
     if readout.activation not in ("sigmoid", "softmax"):
         return f"The activation of the head is `{readout.activation}`."
     logit = "logits[:, 0]"
