@@ -24,7 +24,7 @@ from stepmark.models.spec import (
     TokenHead,
     VocabHead,
 )
-from stepmark.show.evaluation import EvaluationView, Section, Tile, evaluation_html
+from stepmark.show.evaluation import Report, Section, Tile, evaluation_html
 from stepmark.show.plots import Lines, Series
 from stepmark.show.text import amount
 from stepmark.training.checkpoint import Written
@@ -327,7 +327,7 @@ def training_html(
         f"Trained on {amount(trained.examples, 'example')} of {amount(trained.problems, 'problem')}{start}."
     )
     yield from evaluation_html(
-        EvaluationView(
+        Report(
             title=title,
             verdict="" if trained.comparison is None else trained.comparison.verdict,
             facts=(trained_on, *trained.figures[1:-1], *trained.dropped.lines()),
