@@ -38,6 +38,7 @@ from stepmark.evaluation.result import Figure, Item, Result, shown
 from stepmark.evaluation.scores import CaseScores
 from stepmark.evaluation.thresholds import check_asked, policies
 from stepmark.evaluation.views import bars_of, card, cell, examples_of, problem, table_of, tile
+from stepmark.labels.consensus import side_by_side
 from stepmark.metrics.agreement import alphas
 from stepmark.metrics.first_error import first_wrong
 from stepmark.metrics.intervals import Floats, Statistic, of_parts, ratio_statistic, shares
@@ -84,7 +85,15 @@ class LabelAgreement(Evaluation):
 
     def read(self, run: Run) -> Sequence[Case]:
         """See `Evaluation.read`."""
-        rows = [row for file in run.data for row in read_labelled(file, columns=run.columns)]
+        rows: dict[tuple[str, tuple[str, ...]], LabelledRow] = {}
+        for file in run.data:
+            for row in read_labelled(file, columns=run.columns):
+                key = (row.solution.problem.text, row.solution.texts)
+                if key not in rows:
+                    rows[key] = row
+                else:  # labels of another axis, or of another rater
+                    (labelled,) = side_by_side([rows[key].labelled], [row.labelled])
+                    rows[key] = replace(rows[key], labelled=labelled)
         cases = unique(
             Case(
                 id=row.solution.id or row.origin,
@@ -93,7 +102,7 @@ class LabelAgreement(Evaluation):
                 group=row.solution.problem.source or "",
                 policy=str(row.meta.get("classification") or "") or None,
             )
-            for row in rows
+            for row in rows.values()
         )
         check_asked(self.threshold, list(dict.fromkeys(case.group for case in cases)))
         return cases
