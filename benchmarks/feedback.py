@@ -183,7 +183,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     lines, figures = table_of(ToolWorld().problems(50, seed=2), seeds)
     print("Success in percent (turns written):\n\n" + "\n".join(lines) + "\n")
-    finish("feedback", figures, {"starting_noisy_feedback_gain_low": 0.0})
+    finish(
+        "feedback",
+        figures,
+        {"starting_exact_feedback_gain_low": 0.0, "starting_noisy_feedback_gain_low": 0.0},
+    )
     return 0
 
 
