@@ -284,6 +284,9 @@ class StepScores:
     when the PRM does not tell."""
     solution_tokens: int | None = None
     """Tokens that it read of the steps."""
+    step_tokens: tuple[int, ...] | None = None
+    """Tokens that each step adds to the prefix before it, up to where its score is read; 0 for a step that was not read. None
+    when the PRM does not tell."""
 
 
 CheckName = Literal["equation", "unit", "algebra", "answer"]

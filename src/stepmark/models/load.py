@@ -309,14 +309,14 @@ def _critic(given: _Settings) -> _Found:
 def _remote(address: str, model: str | None, *, outcome: bool) -> PRM | str:
     """The PRM of a stepmark server; of another one, the published PRM that it serves by its hub name."""
     from stepmark.errors import BackendError, UnreachableError
-    from stepmark.models.http import Patience
-    from stepmark.models.remote.client import Client
-    from stepmark.models.remote.prm import RemotePRM
+    from stepmark.models.http import Patience, Server, key_variable, root_of
+    from stepmark.models.remote.prm import RemotePRM, served_models
 
     # Another kind of server is not asked for long; a stepmark server that is loading is waited for.
-    with Client(address, patience=Patience(retries=4, first_wait=0.2, timeout=120)) as asking:
+    patience = Patience(retries=4, first_wait=0.2, timeout=120)
+    with Server(root_of(address), patience=patience, key=key_variable()) as asking:
         try:
-            prms, others = asking.listing()
+            prms, others = served_models(asking)
         except UnreachableError:
             raise
         except BackendError as error:
@@ -327,7 +327,7 @@ def _remote(address: str, model: str | None, *, outcome: bool) -> PRM | str:
                     f"{address} is a stepmark server, which decides how its PRM is read: give outcome to a model that is read here"
                 )
             if prms:
-                return RemotePRM(Client(address, model=model))
+                return RemotePRM(address, model=model)
             known = find_published((model or "") if len(others) != 1 else others[0])
             if known is not None and known.family in FAMILIES:
                 return known.hub
