@@ -67,6 +67,9 @@ class Step:
     """Character offset of `text` in the original; None when the caller gave ready-made steps."""
     speaker: str | None = None
     """Who spoke: the name of one of several agents; None where it is not told."""
+    id: str | None = field(default=None, compare=False)
+    """Of an agent's turn, the id of the call that wrote it in the trace that it was read from (an observation of Langfuse, a run of LangSmith, a
+    span of OpenTelemetry), or of its message; None where there is none."""
 
     @property
     def raw(self) -> str:
