@@ -192,7 +192,7 @@ def output_rows(tensors: Tensors, backbone: Any) -> Tensor:
 def step_scores(
     readout: Readout, logits: Tensor, neutral: Neutral
 ) -> tuple[list[float], list[tuple[float, ...]] | None]:
-    """Scores [rows] of logits [rows, classes], and the class probabilities for three-class PRMs.
+    """Scores [rows] of logits [rows, classes], and the probabilities of the classes of three-class PRMs or of several labels.
 
     Args:
         neutral: whether a neutral step counts as good (Lightman et al. 2023, Table 4).
@@ -212,6 +212,10 @@ def step_scores(
         )
     if readout.activation == "sigmoid":
         return torch.sigmoid(readout.scale * logits[:, 0] + readout.shift).tolist(), None
+    if readout.activation == "labels":
+        p = torch.sigmoid(logits.double())
+        p[:, readout.good] = torch.sigmoid(readout.scale * logits[:, readout.good].double() + readout.shift)
+        return p[:, readout.good].tolist(), [tuple(row) for row in p.tolist()]
     if readout.activation == "identity":
         return logits[:, 0].tolist(), None
     if readout.activation == "sigmoid-mean":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,9 @@ class WindowedPRM(PRM, ABC):
             None if read is None or not scores else int(row)
             for read, row in zip(encoded.reads, rows, strict=True)
         ]
+        ends = [encoded.problem_tokens]
+        for read in encoded.reads:
+            ends.append(ends[-1] if read is None else read + 1)
         return StepScores(
             scores=tuple(None if row is None else scores[row] for row in at),
             kind=self.spec.score_kind,
@@ -107,6 +111,7 @@ class WindowedPRM(PRM, ABC):
             class_names=self.spec.readout.class_names if scores else None,
             problem_tokens=encoded.problem_tokens,
             solution_tokens=encoded.solution_tokens,
+            step_tokens=tuple(end - start for start, end in pairwise(ends)),
         )
 
     def _jobs(

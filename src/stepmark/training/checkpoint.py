@@ -34,6 +34,7 @@ from stepmark.models.spec import (
     SPEC_FILE,
     ChatLayout,
     ConfidenceHead,
+    ConversationLayout,
     DialogueLayout,
     LinearHead,
     LogRatioHead,
@@ -71,7 +72,7 @@ def step_tag(spec: ScoringSpec, tokenizer: Any) -> int | None:
     Encoder(tokenizer, spec.layout, max_tokens=None, outcome_only=spec.outcome_only).check()
     layout = spec.layout
     if (
-        isinstance(layout, DialogueLayout)
+        isinstance(layout, DialogueLayout | ConversationLayout)
         or layout.mark_is_text
         or not layout.mark.strip()
         or spec.outcome_only

@@ -74,7 +74,7 @@ def right_tokens(item: TrainingItem, row: TreeRow) -> Ints:
     for target, place in zip(row.example.targets, row.reads, strict=True):
         if target is None or place is None:
             continue
-        if target.value <= 0.5:
+        if target.value is None or target.value <= 0.5:
             break
         end = int(item.tree.depths[item.reads[place]])
     return row.path[row.answer : end + 1] if end >= 0 else np.empty(0, dtype=np.int64)
@@ -219,15 +219,24 @@ class StepObjective(ABC):
         """A linear layer that begins at zero: every class equally likely."""
         return linear_head(net, self.readout.classes or 1)
 
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes of judgement that it fits, the score's first; none where it fits one alone, that of the rules."""
+        return ()
+
     @abstractmethod
     def loss_of(self, logits: Tensor, targets: Sequence[Target]) -> Tensor:
         """[labels, classes] against as many targets: [labels]."""
 
+    def count_of(self, target: Target) -> int:
+        """How many labels a target holds."""
+        return 1
+
     def score_of(self, logits: Tensor) -> Tensor:
         """[reads, classes]: the score as graded, [reads]; a neutral step counts as right."""
         readout = self.readout
-        if readout.activation == "sigmoid":
-            return torch.sigmoid(logits[:, 0])
+        if readout.activation in ("sigmoid", "labels"):
+            return torch.sigmoid(logits[:, readout.good])
         shares = torch.softmax(logits, -1)
         right = shares[:, readout.good]
         return right if readout.neutral is None else shares[:, readout.neutral] + right
@@ -285,6 +294,6 @@ class StepObjective(ABC):
         losses = self.loss_of(rows, [target for _, target, _ in places])
         return Fitted(
             loss=(losses * weights).sum(),
-            labels=float(sum(weight for _, _, weight in places)),
+            labels=float(sum(self.count_of(target) * weight for _, target, weight in places)),
             scores=tuple(self.score_of(logits.detach()).tolist()),
         )
