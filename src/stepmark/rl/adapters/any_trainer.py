@@ -89,9 +89,9 @@ def turn_rewards(
             )
     if tokenizer is not None and masks is not None:
         raise UsageError("expected a `tokenizer` or `masks`, found both")
-    for at, one in enumerate(outcome or ()):
-        if one is not None and not math.isfinite(one):
-            raise InputError(f"expected a finite number or None, found {one!r}", field=f"outcome[{at}]")
+    for at, value in enumerate(outcome or ()):
+        if value is not None and not math.isfinite(value):
+            raise InputError(f"expected a finite number or None, found {value!r}", field=f"outcome[{at}]")
     turns = [_turns(conversation, at, reasoning) for at, conversation in enumerate(messages)]
     scores, refused = _scores(turns, prm)
     outcomes = list(outcome) if outcome is not None else [0.0] * len(turns)
