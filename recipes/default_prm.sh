@@ -63,7 +63,7 @@ fi
 # The threshold, from samples of many models of which only the final answer was checked, where they are here.
 if [ -s "$out/rows/threshold.jsonl" ] && [ ! -e "$out/threshold.json" ]; then
     [ ${#quick[@]} -eq 0 ] || sed -i 65,\$d "$out/rows/threshold.jsonl"
-    python recipes/default_prm_threshold.py "$out/prm" "$out/rows/threshold.jsonl" --graded "$out/threshold_graded.jsonl" --write \
+    python recipes/default_prm_threshold.py "$out/prm" "$out/rows/threshold.jsonl" --graded "$out/graded" --write \
         | tee "$out/threshold.part"
     mv "$out/threshold.part" "$out/threshold.json"
 fi

@@ -13,8 +13,8 @@ as a share; `stepmark train --objective soft` fits it.
 
 Writes `round-1.jsonl`, `round-2.jsonl`, …: in each round a problem gives `--each` wrong solutions and as many right ones that no
 earlier round had; one of which no wrong solution is left gives a right one with the probability `--easy`. Rows of `--beside` join them: the
-problems of each such file are dealt to so many parts, and each round takes one. `teacher_held_out.jsonl` has solutions of other problems, each step
-labelled right or wrong. `taught.jsonl` names the candidates' problems that are trained on. A function of its seed.
+problems of each such file are dealt to so many parts, and each round takes one. `teacher_held_out.jsonl` has up to four right and six wrong solutions
+of each other problem, each step labelled right or wrong. `taught.jsonl` names the candidates' problems that are trained on. A function of its seed.
 """
 
 # ruff: noqa: T201
@@ -137,6 +137,14 @@ def rounds(
     return made
 
 
+def held_out(scored: Sequence[Scored], rng: random.Random) -> list[Scored]:
+    """Up to four right and six wrong solutions of a problem that is not trained on."""
+    right, wrong = ([one for one in scored if one.right is kind] for kind in (True, False))
+    rng.shuffle(right)
+    rng.shuffle(wrong)
+    return [*right[:4], *wrong[:6]]
+
+
 def dealt(file: Path, parts: int, seed: int) -> list[list[dict[str, Any]]]:
     """Rows of labelled solutions in parts, all of a problem in one."""
     groups: dict[str, list[dict[str, Any]]] = {}
@@ -188,7 +196,7 @@ def main() -> None:
             for at, row in enumerate(free):
                 scored = list(agreed(row, asked.teacher, verifier, counts))
                 if at < asked.held_out * len(free):
-                    held += rounds(scored, asked.each, 1.0, 1, rng)[0]
+                    held += held_out(scored, random.Random(row["id"]))
                 elif scored:
                     training.append(rounds(scored, asked.each, asked.easy, asked.rounds, rng))
                     taught.append(str(row["problem"]))

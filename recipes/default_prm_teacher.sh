@@ -6,17 +6,19 @@
 # ROWS: the rows of the first recipe (ROWS_ONLY=1 bash recipes/default_prm.sh; then FOLDER/rows there). STEPMARK_DATA: the folder with
 # strictprm/{gsm8k,math500}.dev.jsonl.gz and the benchmarks' files. Rerun the same command to resume; finished rounds are not repeated.
 # RATES: the peak learning rate of each round, in order; their number is that of the rounds. WARM: what the first round starts from.
+# What ships: four rounds, of which the last three are averaged; the threshold from held-out labels of the teacher and judged samples of other
+# problems, with the exact checks on.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rows=${1:?the folder of rows that recipes/default_prm.sh wrote}
 out=${2:-default-prm-taught}
 data=${STEPMARK_DATA:-../shared/data}
-read -ra rates <<< "${RATES:-6e-4 6e-4 5e-4 4e-4 3e-4 2e-4}"
+read -ra rates <<< "${RATES:-6e-4 6e-4 6e-4 5e-4}"
 
 if [ ! -e "$out/rows/done" ]; then
     python recipes/default_prm_teacher.py "$out/rows" --candidates "$data"/strictprm/{gsm8k,math500}.dev.jsonl.gz \
         --benchmark "$data"/processbench/{gsm8k,math}.dev.jsonl.gz --rounds "${#rates[@]}" \
-        --beside "$rows/prm800k.jsonl=12" "$rows/gsm8k.jsonl=24"
+        --beside "$rows/prm800k.jsonl=5" "$rows/gsm8k.jsonl=24"
     touch "$out/rows/done"
 fi
 
@@ -30,3 +32,14 @@ for number in "${!rates[@]}"; do
         --seed "$round" --warm-start "$previous" --out "$out/prm-$round"
     previous=$out/prm-$round
 done
+
+last=${#rates[@]}
+if [ ! -e "$out/prm" ]; then
+    if [ "$last" -ge 3 ]; then
+        python recipes/default_prm_average.py "$out/prm" "$out/prm-$((last - 2))" "$out/prm-$((last - 1))" "$out/prm-$last"
+    else
+        cp -r "$out/prm-$last" "$out/prm"
+    fi
+fi
+python recipes/default_prm_threshold.py "$out/prm" "$rows/threshold.jsonl" --not "$out/rows/taught.jsonl" \
+    --labelled "$out/rows/teacher_held_out.jsonl" --graded "$out/graded" --write
