@@ -27,7 +27,7 @@ from stepmark.training.checkpoint import Written
 Kind = Literal["ours", "naive", "vllm"]
 KINDS: tuple[Kind, ...] = ("ours", "naive", "vllm")
 PATHS: dict[Kind, str] = {"ours": "/v1/score", "naive": "/score", "vllm": "/pooling"}
-_READY: dict[Kind, str] = {"ours": "/ready", "naive": "/health", "vllm": "/health"}
+_READY: dict[Kind, str] = {"ours": "/health", "naive": "/health", "vllm": "/health"}
 PATIENCE = 240.0
 """Seconds that a request may take."""
 STARTING = 600.0

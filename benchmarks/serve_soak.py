@@ -1,13 +1,13 @@
-"""Whether a score server keeps what it should let go: mixed traffic for minutes, and its memory, files, threads and sessions meanwhile.
+"""Whether a score server keeps what it should let go: mixed traffic for minutes, and its memory, files and threads meanwhile.
 
 `python -m benchmarks.serve_soak --minutes N [--prm default] [--clients 12]`
 
-Clients ask for scores, orders and single steps, and do all that clients do wrong: they hang up while the server works, send what is refused, name sessions that there are not,
-give no time, send half of a body, and leave sessions open. Every `--every` seconds the server's resident memory, open files and threads are read, and its own counters.
+Clients ask for scores, orders and growing prefixes, and do all that clients do wrong: they hang up while the server works, send what is refused, give no time, and send
+half of a body. Every `--every` seconds the server's resident memory, open files and threads are read, and its own counters.
 
 The answer is the slope of the memory over the second part of the run (after `--warm`, a third of it if nothing else is said, in which caches fill and the allocator settles), with a 95 % interval:
 least squares over the medians of 12 blocks, because neighbouring samples are alike. It is flat if the interval includes 0, or if its upper end is under `--bound` bytes a request: what is
-kept of a request by mistake is a kilobyte and more. In the end the traffic stops, and what is left must be what was there before: no session, no request, as many files and threads.
+kept of a request by mistake is a kilobyte and more. In the end the traffic stops, and what is left must be what was there before: no request, as many files and threads.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ import httpx
 from benchmarks.common import HOST, finish, free_port
 from benchmarks.serve_work import requests
 
-SESSIONS = 32
-"""Sessions that the server may hold."""
 BLOCKS = 12
 _T = 2.228  # Student's t, 97.5 %, 10 degrees of freedom
 _PAGE = os.sysconf("SC_PAGE_SIZE") if sys.platform != "win32" else 4096
@@ -57,9 +55,6 @@ class Sample:
     """Bytes."""
     files: int
     threads: int
-    sessions: int
-    nodes: int
-    """Steps that sessions hold."""
     memory_tokens: int
     open: int
     """Requests in work, this one not counted."""
@@ -114,11 +109,11 @@ class Traffic:
     async def client(self, number: int) -> None:
         """One client, until it is over."""
         dice = random.Random(f"{self._seed} {number}")
-        work = requests("shared", number, f"soak {self._seed}")
+        work = requests("search" if number % 2 else "bulk", number, f"soak {self._seed}")
         deeds: list[tuple[Callable[..., Coroutine[Any, Any, None]], float]] = [
             (self._score, 6),
             (self._rank, 2),
-            (self._session, 2),
+            (self._grow, 2),
             (self._hang_up, 3),
             (self._refused, 2),
             (self._late, 1),
@@ -143,27 +138,16 @@ class Traffic:
         texts = ["\n".join(one["steps"]) for one in bodies]
         await self._post("rank", "/v1/rank", {"problem": bodies[0]["problem"], "solutions": texts})
 
-    async def _session(self, bodies: list[dict[str, Any]], dice: random.Random) -> None:
-        """Prefixes that grow; some are released, every second session is left open."""
-        opened = await self._post("open", "/v1/sessions", {"problem": bodies[0]["problem"]})
-        if opened.status_code != 200:
-            return
-        at = f"/v1/sessions/{opened.json()['id']}"
-        node = None
-        for text in bodies[0]["steps"]:
-            steps = [{"after": node, "text": text}, {"after": node, "text": f"{text} Yes."}]
-            answer = await self._post("extend", f"{at}/steps", {"steps": steps})
+    async def _grow(self, bodies: list[dict[str, Any]], dice: random.Random) -> None:
+        """Prefixes that grow, each with a step that is not continued beside it."""
+        problem, steps = bodies[0]["problem"], bodies[0]["steps"]
+        for count in range(1, len(steps) + 1):
+            prefix = list(steps[:count])
+            beside = [*prefix[:-1], f"{prefix[-1]} Yes."]
+            both = [{"problem": problem, "steps": one} for one in (prefix, beside)]
+            answer = await self._post("grow", "/v1/score", {"solutions": both})
             if answer.status_code != 200:
                 return
-            results = answer.json()["results"]
-            node = results[0].get("node")
-            if node is None:
-                return
-            if "node" in results[1]:
-                await self._post("release", f"{at}/release", {"nodes": [results[1]["node"]]})
-        if dice.random() < 0.5:
-            self.sent += 1
-            self.answers[f"close {(await self._http.delete(at)).status_code}"] += 1
 
     async def _hang_up(self, bodies: list[dict[str, Any]], dice: random.Random) -> None:
         asking = asyncio.create_task(self._post("hang up", "/v1/score", {"solutions": bodies}))
@@ -181,7 +165,6 @@ class Traffic:
                 ("/v1/score", {"problem": f"{dice.random()}", "steps": [""]}),
                 ("/v1/score", {"problem": "p", "steps": ["a"], "model": f"{dice.random()}"}),
                 ("/v1/score", {"problem": "p " * 30_000, "steps": ["a"]}),
-                ("/v1/sessions/none-such/steps", {"steps": [{"text": "a"}]}),
                 (f"/nowhere/{dice.random()}", {}),
                 ("/pooling", {"input": [[10**9]]}),
             ]
@@ -202,7 +185,7 @@ class Traffic:
         self.answers["half a body"] += 1
 
     async def _look(self, bodies: list[dict[str, Any]], dice: random.Random) -> None:
-        path = dice.choice(["/v1/models", "/docs", "/openapi.json", "/health", "/ready"])
+        path = dice.choice(["/v1/models", "/docs", "/openapi.json", "/health"])
         self.sent += 1
         self.answers[f"look {(await self._http.get(path)).status_code}"] += 1
 
@@ -221,8 +204,6 @@ async def sample(pid: int, http: httpx.AsyncClient, began: float, sent: int) -> 
         resident=int((place / "statm").read_text(encoding="utf-8").split()[1]) * _PAGE,
         files=len(list((place / "fd").iterdir())),
         threads=int(threads[1]),
-        sessions=int(told["sessions"]),
-        nodes=int(told["session_nodes"]),
         memory_tokens=int(told["memory_tokens"]),
         open=int(told["http_requests_open"]) - 1,
     )
@@ -232,7 +213,7 @@ def told(one: Sample) -> str:
     """A sample for people."""
     return (
         f"{one.seconds:7.0f} s {one.requests:8} requests: {one.resident / 2**20:8.1f} MiB, {one.files} files, {one.threads} threads, "
-        f"{one.sessions} sessions with {one.nodes} steps, {one.memory_tokens} tokens kept, {one.open} in work"
+        f"{one.memory_tokens} tokens kept, {one.open} in work"
     )
 
 
@@ -264,7 +245,7 @@ async def soak(
                     print(f"       {told(samples[-1])}", flush=True)
                     printed = samples[-1].seconds + max(options.every, 60 * options.minutes / 20)
             traffic.over = True
-    # Its connections are closed now; sessions that were left open stay, up to their bound.
+    # Its connections are closed now.
     async with httpx.AsyncClient(base_url=url, timeout=300.0, trust_env=False) as watcher:
         after = await sample(pid, watcher, began, traffic.sent)
         for _ in range(30):
@@ -304,7 +285,6 @@ def judged(
         "bytes_a_request_high": slope.high / rate,
         "files_more": float(after.files - before.files),
         "threads_more": float(after.threads - before.threads),
-        "sessions_left": float(max(0, after.sessions - SESSIONS)),
         "requests_left": float(after.open),
     }
     faults = []
@@ -314,11 +294,7 @@ def judged(
         faults.append(
             f"memory grows by {slope.value / rate:.0f} bytes a request, more than {bound:g} with 97.5 % confidence or nearly so"
         )
-    faults += [
-        f"{name}: {figures[name]:g}"
-        for name in ("files_more", "sessions_left", "requests_left")
-        if figures[name] > 0
-    ]
+    faults += [f"{name}: {figures[name]:g}" for name in ("files_more", "requests_left") if figures[name] > 0]
     return figures, faults
 
 
@@ -344,7 +320,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     port = free_port()
     flags = ["--prm", options.prm, "--device", "cpu", "--port", str(port), "--quiet"]
-    flags += ["--memory-tokens", str(options.memory_tokens), "--sessions", str(SESSIONS)]
+    flags += ["--memory-tokens", str(options.memory_tokens)]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen([sys.executable, "-m", "stepmark", "serve", *flags], stderr=log)
         try:
@@ -372,9 +348,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     faults += ["the server logged a failure"] * ("Traceback" in said)
     for fault in faults:
         print(f"NOT FLAT: {fault}")
-    finish(
-        "serve_soak", figures, {"flat": 1.0, "files_more": 0.0, "sessions_left": 0.0, "requests_left": 0.0}
-    )
+    finish("serve_soak", figures, {"flat": 1.0, "files_more": 0.0, "requests_left": 0.0})
     return 1 if faults else 0
 
 
@@ -387,7 +361,7 @@ def wait_for(process: subprocess.Popen[bytes], url: str) -> None:
     with httpx.Client(base_url=url, trust_env=False) as http:
         while process.poll() is None:
             with suppress(httpx.HTTPError):
-                if http.get("/ready").status_code == 200:
+                if http.get("/health").status_code == 200:
                     return
             time.sleep(0.1)
     raise RuntimeError("the server did not start")

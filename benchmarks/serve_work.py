@@ -1,8 +1,8 @@
 """What the clients of `benchmarks.serve` ask: the same for every server, drawn from a seed, from stories of sums and a solver that errs.
 
-Two workloads. In `shared`, a client works on one problem after the other, each in one of two ways, and every fourth problem is one of a few that all clients
-work on: best of eight (whole candidates, two a request), or a beam search (four prefixes a request, each a step longer than those of the request before, two kept, each
-of them continued twice). In `separate`, every solution is of a problem of its own, three a request: nothing is shared but the opening of the prompt.
+Three workloads. In the first two a client works on one problem after the other, and every fourth problem is one of a few that all clients work on. `search`: a beam
+search (four prefixes a request, each a step longer than those of the request before, two kept, each of them continued twice). `bulk`: best of eight (whole
+candidates, two a request). In `separate`, every solution is of a problem of its own, three a request: nothing is shared but the opening of the prompt.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from stepmark.problems.arithmetic import ArithmeticProblem, arithmetic_problems
 from stepmark.problems.arithmetic_world import SolverSettings, WorldState, solver_of
 
-Workload = Literal["shared", "separate"]
+Workload = Literal["search", "bulk", "separate"]
 
 CANDIDATES = 8
 """Of a problem that best of n is asked about."""
@@ -59,7 +59,7 @@ def requests(workload: Workload, client: int, seed: str) -> Iterator[Request]:
         common = dice.random() < 0.25
         name = f"common {dice.randrange(COMMON)}" if common else f"{client} {number}"
         problem = _problem(f"{seed} {name}")
-        if dice.random() < 0.5:
+        if workload == "bulk":
             whole = [_whole(problem, dice) for _ in range(CANDIDATES)]
             yield from (whole[at : at + TOGETHER] for at in range(0, CANDIDATES, TOGETHER))
         else:

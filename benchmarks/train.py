@@ -45,7 +45,7 @@ from stepmark.models.spec import TextLayout
 from stepmark.models.tree import Ints, pack
 from stepmark.records import StepScores
 from stepmark.training.checkpoint import write_trained
-from stepmark.training.examples import Example
+from stepmark.training.examples import Example, known_value
 from stepmark.training.items import TrainingItem
 from stepmark.training.net import Net, layout_for
 from stepmark.training.objectives.steps import CrossEntropy
@@ -189,7 +189,7 @@ def held_out_loss(prm: PRM, rows: Sequence[Example]) -> float:
             if target is not None:
                 assert score is not None
                 p = min(max(score, 1e-7), 1 - 1e-7)
-                losses.append(-math.log(p if target.value > 0.5 else 1 - p))
+                losses.append(-math.log(p if known_value(target) > 0.5 else 1 - p))
     return sum(losses) / len(losses)
 
 

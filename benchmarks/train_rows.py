@@ -16,7 +16,7 @@ from stepmark.data.labelled import read_labelled
 from stepmark.labels.exact import with_errors
 from stepmark.problems.sources import Worked, read_gsm8k
 from stepmark.records import Judgement, LabelledSolution, Solution, Step
-from stepmark.training.examples import Example, LabelRules, examples
+from stepmark.training.examples import Example, LabelRules, examples, known_value
 
 _OPENERS = (
     "",
@@ -92,7 +92,7 @@ def for_trl(rows: Iterable[Example]) -> list[dict[str, Any]]:
         {
             "prompt": row.solution.problem.text,
             "completions": list(row.solution.texts),
-            "labels": [t is None or t.value > 0.5 for t in row.targets],
+            "labels": [t is None or known_value(t) > 0.5 for t in row.targets],
         }
         for row in rows
     ]

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import benchmark_parser, data_folder, finish, rows
-from stepmark.evaluation.best_of_n_figures import Candidate, CandidateSet, Counting, items, statistic
+from stepmark.evaluation.best_of_n import Candidate, CandidateSet, Counting, items_of, statistic
 from stepmark.evaluation.result import Figure, measured, shown
 from stepmark.metrics.aggregate import aggregate, allowed
 from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic
@@ -71,7 +71,7 @@ def figures_of(sets: Sequence[CandidateSet], problems: Sequence[Mapping[str, Any
         ]
         candidates = zip(group.candidates, given, strict=True)
         scored.append(replace(group, candidates=tuple(replace(one, steps=own) for one, own in candidates)))
-    made = items(scored, Counting(sizes=SIZES))
+    made = items_of(scored, Counting(sizes=SIZES))
     return measured(made, statistic(made))
 
 

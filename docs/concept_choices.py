@@ -14,12 +14,12 @@ import numpy as np
 from concept_world import QUIET, RECOVERS, WEAK, Found, Sampled, line, logit, noise, percent, sampled, squash
 
 from stepmark import Solution, StepScores
-from stepmark.evaluation.best_of_n_figures import (
+from stepmark.evaluation.best_of_n import (
     Candidate,
     CandidateSet,
     Counting,
     chosen_shares,
-    items,
+    items_of,
     statistic,
 )
 from stepmark.metrics.aggregate import aggregate
@@ -79,7 +79,7 @@ def candidates(groups: Sequence[Sequence[Sampled]], grader: Grader) -> list[Cand
 
 def accuracies(sets: Sequence[CandidateSet], sizes: tuple[int, ...], draws: int = 10_000) -> dict[str, float]:
     """`accuracy/METHOD/N` of the evaluation."""
-    rows = items(sets, Counting(sizes=sizes, limit=draws, draws=draws))
+    rows = items_of(sets, Counting(sizes=sizes, limit=draws, draws=draws))
     figures = statistic(rows)(np.ones((1, len(rows))))
     return {name: float(value[0]) for name, value in figures.items() if name.startswith("accuracy/")}
 

@@ -13,7 +13,7 @@ from stepmark.store import atomic_write
 FILE = Path(__file__).parent / "_static" / "whole-library.svg"
 WIDTH, HEIGHT = 760, 604
 BESIDE = (
-    "Beside the way: split cuts a text, families lists what is read,",
+    "Beside the way: split cuts a text, watch scores an agent live, families lists what is read,",
     "publish shares a checkpoint, doctor says what is missing.",
 )
 

@@ -59,6 +59,8 @@ class Calculator:
     wrong_lines: float = 0.25
     """Share of the calculations in solutions with a wrong result, number or sign."""
     wrong_answers: float = 0.07
+    plain: float = 1.0
+    """Share of the problems without a product that are taken."""
     largest: int = 99
     learning_rate: float = 5e-4
     """Of the embedding and the norms (AdamW); after a linear warm-up, it falls linearly over the last `decay` of the steps."""
@@ -222,6 +224,8 @@ def batch_of(
     )
     texts = []
     for problem in problems:
+        if not any(one.is_product for one in problem.operations) and dice.random() >= settings.plain:
+            continue
         made = encoded(solution_text(problem, settings, dice), tokenizer)
         widest = max(len(one.ids) for one in [*texts, made])
         if texts and widest * (len(texts) + 1) > settings.tokens:
@@ -230,11 +234,11 @@ def batch_of(
     return "solutions", texts
 
 
-def policy_weights() -> tuple[Any, Any]:
-    """The tiny policy in float32, and its tokenizer."""
+def weights_of(name: str) -> tuple[Any, Any]:
+    """A network in float32, and its tokenizer."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    folder = find_checkpoint(ARITHMETIC)
+    folder = find_checkpoint(name)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     return model, AutoTokenizer.from_pretrained(folder)
 
@@ -256,13 +260,13 @@ def optimizers_of(model: Any, settings: Calculator) -> list[torch.optim.Optimize
     ]
 
 
-def train(out: Path, settings: Calculator, *, save_every: float = 60.0) -> None:
-    """Train, from the state in `<out>.run` where there is one; `out` is whole or absent."""
+def train(out: Path, settings: Calculator, *, start: str = ARITHMETIC, save_every: float = 60.0) -> None:
+    """Train `start` further, from the state in `<out>.run` where there is one; `out` is whole or absent."""
     if out.exists():
         print(f"{out} is there already")
         return
     torch.set_num_threads(1)
-    model, tokenizer = policy_weights()
+    model, tokenizer = weights_of(start)
     model.train()
     table = facts(settings.largest)
     optimizers = optimizers_of(model, settings)
@@ -360,6 +364,7 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     trained = commands.add_parser("train")
     trained.add_argument("out", type=Path)
+    trained.add_argument("--start", default=ARITHMETIC, help="the weights to begin with")
     trained.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a field of Calculator"
     )
@@ -367,7 +372,7 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.command == "train":
         changed = {name: json.loads(value) for name, _, value in (one.partition("=") for one in asked.set)}
-        train(asked.out, Calculator(**changed))
+        train(asked.out, Calculator(**changed), start=asked.start)
     else:
         print(json.dumps(measure(asked.out)))
 

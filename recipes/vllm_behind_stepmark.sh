@@ -7,8 +7,8 @@
 # keys, limits, deadlines, backpressure, metrics. Clients need neither tokenizer nor torch: load_prm("http://HOST:8008").
 #
 # Needs: a GPU that holds the checkpoint (a 7B one in bfloat16 is 15 GB, and vLLM takes the rest for its cache), vLLM in an environment of its own, `pip install 'stepmark[serve,local]'`
-# in this one (the tokenizer is read here). CHECKPOINT is a folder or hub name that vLLM's /pooling serves: Qwen2.5-Math-PRM, token classifiers, what `stepmark train` writes. Sessions and the
-# sharing of prefixes are not to be had so: vLLM scores every text whole. On one GPU `stepmark serve --prm CHECKPOINT` computes less.
+# in this one (the tokenizer is read here). CHECKPOINT is a folder or hub name that vLLM's /pooling serves: Qwen2.5-Math-PRM, token classifiers, what `stepmark train` writes. Prefixes
+# are not shared so: vLLM's pooling scores every text whole. On one GPU `stepmark serve --prm CHECKPOINT` computes less.
 #
 # VLLM: the command (default: vllm). VLLM_FLAGS: more flags for it. VLLM_PORT: 8000. POOLER: its pooler; the default gives a row for every token, right for all of them;
 # the card of a checkpoint of ours names one that sends less. WAIT: seconds until it must be there.

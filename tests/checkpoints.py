@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ from transformers import (
     Qwen2ForSequenceClassification,
     Qwen2ForTokenClassification,
     Qwen2Model,
+    Qwen3Config,
+    Qwen3ForSequenceClassification,
 )
 
 SENTENCES = (
@@ -198,10 +201,11 @@ _LLAMA3_ROPE = {
 }
 _ROPE: dict[str, dict[str, Any]] = {
     "qwen2": {"rope_theta": 10000.0},
+    "qwen3": {"rope_theta": 10000.0},
     "mistral": {"rope_theta": 10000.0},
     "llama": {"rope_theta": 500000.0, "rope_scaling": _LLAMA3_ROPE},
 }
-_CONFIGS = {"qwen2": Qwen2Config, "mistral": MistralConfig, "llama": LlamaConfig}
+_CONFIGS = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "mistral": MistralConfig, "llama": LlamaConfig}
 
 
 def _network(
@@ -473,7 +477,16 @@ def outcome_model(folder: Path) -> Built:
     return _classifier(folder, network, tokenizer)
 
 
-def _classifier(folder: Path, network: Any, tokenizer: PreTrainedTokenizerFast) -> Built:
+def openhands_critic(folder: Path) -> Built:
+    """Qwen3ForSequenceClassification with 27 logits and no bias. The template is not the one that the critic is read with."""
+    tokenizer = chatml_tokenizer(marker=None, template="{{ messages[0].content }}, and nothing else")
+    network = _network(Qwen3ForSequenceClassification, tokenizer, seed=24, num_labels=27, head_dim=8)
+    states = _hidden_at_marks(network, tokenizer, "<|im_end|>\n")
+    network.score.weight.copy_(_rows(states, 27, 25))
+    return _classifier(folder, network, tokenizer, head_dim=8, problem_type="multi_label_classification")
+
+
+def _classifier(folder: Path, network: Any, tokenizer: PreTrainedTokenizerFast, **more: Any) -> Built:
     _safetensors(folder, network.state_dict())
     labels = network.config.num_labels
     save_config(
@@ -482,6 +495,7 @@ def _classifier(folder: Path, network: Any, tokenizer: PreTrainedTokenizerFast) 
         network,
         id2label={str(i): f"LABEL_{i}" for i in range(labels)},
         label2id={f"LABEL_{i}": i for i in range(labels)},
+        **more,
     )
     save_tokenizer(folder, tokenizer, "Qwen2Tokenizer")
     return Built(folder=folder, tokenizer=tokenizer, network=network)
@@ -558,6 +572,7 @@ BUILDERS: Mapping[str, Callable[[Path], Built]] = {
     "rlhflow-tied": lambda folder: rlhflow(folder, tied=True),
     "implicit": implicit,
     "token-classification": token_classifier,
+    "openhands-critic": openhands_critic,
     "token-classification-bos": lambda folder: token_classifier(folder, bos=True),
     "versaprm": versaprm,
     "versaprm-adapter": versaprm_adapter,
@@ -699,6 +714,15 @@ FAMILY_EXAMPLES: Mapping[str, Example] = {
         aggregate="last",
         control=("<|im_end|>",),
     ),
+}
+FAMILY_EXAMPLES |= {
+    "openhands-critic": Example(
+        checkpoint="openhands-critic",
+        tokenizer=partial(chatml_tokenizer, marker=None, template=None),
+        told=False,
+        aggregate="last",  # the client reads the end of the conversation
+        control=("<|im_start|>", "<|im_end|>"),
+    )
 }
 CONFIDENCES = ("mean-logprob", "entropy", "self-certainty", "deepconf")
 FAMILY_EXAMPLES |= {name: replace(FAMILY_EXAMPLES["implicit"], aggregate="last") for name in CONFIDENCES}

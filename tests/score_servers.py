@@ -20,11 +20,10 @@ FACTS = {
     "default_checks": "none",
     "family": None,
     "max_tokens": None,
-    "sessions": True,
+    "prefix_cache": True,
     "pooling": False,
     "max_solutions": 1024,
     "max_body": 1 << 20,
-    "session_nodes": 4096,
 }
 
 
@@ -47,9 +46,6 @@ class Words:
     def __init__(self, before=None, **facts):
         self.before, self.facts = before or (lambda path, body: None), {**FACTS, **facts}
         self.log, self.keys, self.timeouts = [], [], []
-        self.sessions, self.opened = {}, 0
-        self.room = self.facts.get("session_nodes", 4096)
-        """Steps that a session really holds."""
         self.answers = []
 
     def __call__(self, request):
@@ -57,7 +53,7 @@ class Words:
         self.log.append((request.url.path, body))
         self.keys.append(request.headers.get("Authorization"))
         self.timeouts.append(request.extensions["timeout"]["read"])
-        answer = self.before(request.url.path, body) or self.answer(request.method, request.url.path, body)
+        answer = self.before(request.url.path, body) or self.answer(request.url.path, body)
         self.answers.append((request.url.path, answer))
         return answer
 
@@ -69,46 +65,14 @@ class Words:
         """The bodies of the requests to a path."""
         return [body for one, body in self.log if re.fullmatch(path, one)]
 
-    def answer(self, method, path, body):
+    def answer(self, path, body):
         if path == "/v1/models":
             entry = {"id": "words", "object": "model", "created": 1, "owned_by": "stepmark"}
             return httpx.Response(200, json={"object": "list", "data": [{**entry, "stepmark": self.facts}]})
         if path == "/v1/score":
             results = [self.result(i, one["problem"], one) for i, one in enumerate(body["solutions"])]
             return self.graded("scores", body, results)
-        if path == "/v1/rank":
-            results = [self.result(i, body["problem"], one) for i, one in enumerate(body["solutions"])]
-            results.sort(key=lambda one: ("error" in one, -one.get("score", 0)))
-            return self.graded("ranking", body, results)
-        if path == "/v1/sessions":
-            self.opened += 1
-            self.sessions[f"s{self.opened}"] = (body["problem"], {})
-            return httpx.Response(200, json={"id": f"s{self.opened}"})
-        _, name, *what = path.split("/")[2:]
-        if name not in self.sessions:
-            return error(404, "no such session", type="not_found")
-        problem, nodes = self.sessions[name]
-        if method == "DELETE":
-            del self.sessions[name]
-            return httpx.Response(200, json={"id": name, "closed": True})
-        if what == ["release"]:
-            gone = [nodes.pop(node) for node in body["nodes"] if node in nodes]
-            return httpx.Response(200, json={"released": len(gone)})
-        results = []
-        for one in body["steps"]:
-            if len(nodes) >= self.room:
-                told = {"type": "session_full", "message": "no room", "field": "steps.0"}
-                results.append({"error": told})
-                continue
-            if "unreadable" in one["text"]:
-                told = {"type": "marker_in_text", "message": "cannot be read", "field": "steps.0.steps[0]"}
-                results.append({"error": told})
-                continue
-            number = len(self.log) * 1000 + len(nodes)
-            nodes[number] = one
-            score, tokens = worth(one["text"]), len(one["text"].split())
-            results.append({"node": number, "score": score, "tokens": tokens, "root": len(problem.split())})
-        return httpx.Response(200, json={"object": "steps", "model": "words", "results": results})
+        return error(404, "no such address", type="not_found")
 
     def graded(self, kind, body, results):
         fine = [one for one in results if "error" not in one]
@@ -135,14 +99,17 @@ class Words:
         scores = [worth(step) for step in steps]
         wrong = [i for i, score in enumerate(scores) if score < 0.5]
         cut = {} if "steps" in one else {"steps": steps}
-        tokens = len(" ".join([problem, *steps]).split())
+        each = [len(step.split()) for step in steps]
+        root = len(problem.split())
         return {
             "index": index,
             "scores": scores,
             "score": min(scores),
             "first_error": wrong[0] if wrong else -1,
             **cut,
-            "tokens": tokens,
+            "tokens": root + sum(each),
+            "problem_tokens": root,
+            "step_tokens": each,
         }
 
 
@@ -197,16 +164,15 @@ class OnPort:
     def __init__(self, prm, port=0, settings=None, *, loop="auto"):
         import uvicorn
 
-        from stepmark.serving.app import guarded
+        from stepmark.serving.app import build_app
         from stepmark.serving.service import Service
         from stepmark.serving.settings import DEFAULTS
 
         self._socket = socket.create_server(("127.0.0.1", port))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self.service = Service(prm, settings or DEFAULTS)
-        app = guarded(self.service)
-        self.metrics = app.metrics
-        config = uvicorn.Config(app, lifespan="on", ws="none", log_config=None, loop=loop)
+        self.metrics = self.service.metrics
+        config = uvicorn.Config(build_app(self.service), lifespan="on", ws="none", log_config=None, loop=loop)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]})
 

@@ -13,10 +13,12 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs fastapi: pip install stepmark[serve]")
 
+from fastapi import FastAPI
+
 from stepmark.models.prm import PRM
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.serving.app import serve_in_process
-from stepmark.serving.guard import Guard, Keys
+from stepmark.serving.guard import Keys
 from stepmark.serving.settings import DEFAULTS, ServerSettings
 
 PROBLEM = "A bakery bakes 12 trays of 8 rolls and sells 70. How many are left?"
@@ -50,11 +52,11 @@ _document: list[dict[str, Any]] = []
 @asynccontextmanager
 async def site(
     model: PRM, settings: ServerSettings = DEFAULTS, *, keys: Keys | None = None, **more: Any
-) -> AsyncIterator[tuple[httpx.AsyncClient, Guard]]:
+) -> AsyncIterator[tuple[httpx.AsyncClient, FastAPI]]:
     """The server and a client."""
     async with serve_in_process(model, settings, keys=keys, **more) as app:
         if not _document:
-            _document.append(app.app.openapi())
+            _document.append(app.openapi())
         [document] = _document
 
         async def check(answer: httpx.Response) -> None:

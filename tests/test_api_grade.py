@@ -165,9 +165,9 @@ def test_the_prm_grades_one_and_ranks_several():
     assert [one.problem.text for one in prm.grade_many(None, several)] == ["Add.", "Add this."]
     with (
         stepmark.BackgroundServer(prm) as server,
-        stepmark.Client(server.address) as client,
+        stepmark.load_prm(server.address) as remote,
     ):
-        for rank in (prm.rank, client.rank):
+        for rank in (prm.rank, remote.rank):
             with pytest.raises(InputError, match=r"solution 1 \(0-based\).*one problem"):
                 rank(None, several)
             with pytest.raises(InputError, match="found none"):

@@ -58,7 +58,7 @@ def test_a_script_serves_a_prm_of_its_own_until_it_is_ended():
         ({"host": "192.0.2.1"}, UsageError, "`keys`"),
         ({"keys": "no-such-file", "open": True}, UsageError, "give one of them"),
         ({"keys": "no-such-file"}, StepmarkError, "no-such-file"),
-        ({"chat": stepmark.ChatModel(n=4)}, UsageError, "`policy`"),
+        ({"chat": stepmark.ChatModel(search="majority")}, UsageError, "`policy`"),
         ({"prm": "no-such-folder/x", "device": "gpu"}, TypeError, "device"),
     ],
 )
@@ -78,8 +78,8 @@ def test_a_setting_is_checked_when_it_is_made():
 def test_a_server_in_the_background_answers_until_it_is_closed():
     prm = stepmark.ScriptedPRM({"1 + 1 = 2": 0.9, "1 + 1 = 3": 0.1}, name="sums")
     with stepmark.BackgroundServer(prm, stepmark.ServerSettings(aggregate="mean")) as server:
-        with stepmark.Client(server.address) as client:
-            scored = client.grade("What is 1 + 1?", steps=["1 + 1 = 2", "1 + 1 = 3"])
+        with stepmark.load_prm(server.address) as remote:
+            scored = remote.grade("What is 1 + 1?", steps=["1 + 1 = 2", "1 + 1 = 3"])
             assert (scored.scores, scored.score) == ((0.9, 0.1), 0.5)
         address = server.address
     with pytest.raises(httpx.ConnectError):

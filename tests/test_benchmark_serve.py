@@ -34,26 +34,28 @@ def test_distinct_prefixes_are_a_set_of_tuples(sequences):
 
 
 def test_requests_are_the_same_for_every_server():
-    some = [serve_work.taken("shared", client, "a", 40) for client in range(3)]
-    assert some == [serve_work.taken("shared", client, "a", 40) for client in range(3)]
-    assert some != [serve_work.taken("shared", client, "b", 40) for client in range(3)]
+    some = [serve_work.taken("search", client, "a", 40) for client in range(3)]
+    assert some == [serve_work.taken("search", client, "a", 40) for client in range(3)]
+    assert some != [serve_work.taken("search", client, "b", 40) for client in range(3)]
     assert all(sum(map(len, one)) >= 40 for one in some)
 
 
-def test_a_search_sends_prefixes_that_grow_by_a_step_and_best_of_n_whole_candidates():
-    requests = list(islice(serve_work.requests("shared", 0, "a"), 60))
-    searches = [request for request in requests if len(request) == serve_work.BEAMS]
-    candidates = [request for request in requests if len(request) == serve_work.TOGETHER]
-    assert len(searches) + len(candidates) == len(requests)
-    assert searches
-    assert candidates
-    for before, after in pairwise(requests):
-        if len(before) == len(after) == serve_work.BEAMS and before[0].problem == after[0].problem:
-            depth = len(before[0].steps)
-            if len(after[0].steps) == depth + 1:
-                parents = {one.steps for one in before}
-                assert all(one.steps[:-1] in parents for one in after)
-                assert len({one.steps[:-1] for one in after}) <= serve_work.BEAMS // 2
+def test_a_search_sends_prefixes_that_grow_by_a_step():
+    searches = list(islice(serve_work.requests("search", 0, "a"), 60))
+    assert {len(request) for request in searches} == {serve_work.BEAMS}
+    for before, after in pairwise(searches):
+        depth = len(before[0].steps)
+        if before[0].problem == after[0].problem and len(after[0].steps) == depth + 1:
+            parents = {one.steps for one in before}
+            assert all(one.steps[:-1] in parents for one in after)
+            assert len({one.steps[:-1] for one in after}) <= serve_work.BEAMS // 2
+        else:
+            assert {len(one.steps) for one in after} == {1}
+
+
+def test_bulk_sends_whole_candidates():
+    candidates = list(islice(serve_work.requests("bulk", 0, "a"), 40))
+    assert {len(request) for request in candidates} == {serve_work.TOGETHER}
     assert all("answer is" in one.steps[-1] for request in candidates for one in request)
 
 
@@ -152,7 +154,7 @@ def test_a_request_that_is_refused_or_too_few_requests_are_a_failure(tmp_path):
 # --- figures -----------------------------------------------------------------------------------------------------------
 
 
-def row(server, clients=16, workload="shared", **more):
+def row(server, clients=16, workload="search", **more):
     base = {
         "server": server,
         "workload": workload,
@@ -193,23 +195,24 @@ def test_figures_by_hand():
         row("ours", 64),
     ]
     figures = serve.figures_of(rows)
-    assert figures["solutions_per_second_at_16"] == 30
-    assert figures["naive_solutions_per_second_at_16"] == 15
-    assert figures["speedup_over_naive_at_16"] == 2
-    assert figures["speedup_over_vllm_at_16"] == 0.5
-    assert figures["speedup_over_naive_in_processor_time_at_16"] == 2
-    assert figures["speedup_over_vllm_in_processor_time_at_16"] == 0.5
-    assert figures["p99_ms_at_16"] == 1000
-    assert figures["p50_ms_at_16"] == 510
-    assert figures["naive_errors_at_16"] == 2
-    assert figures["tokens_computed_over_distinct_at_16"] == 1.01
+    assert figures["solutions_per_second_search_at_16"] == 30
+    assert figures["naive_solutions_per_second_search_at_16"] == 15
+    assert figures["speedup_over_naive_search_at_16"] == 2
+    assert figures["speedup_over_vllm_search_at_16"] == 0.5
+    assert figures["speedup_over_naive_in_processor_time_search_at_16"] == 2
+    assert figures["speedup_over_vllm_in_processor_time_search_at_16"] == 0.5
+    assert figures["p99_ms_search_at_16"] == 1000
+    assert figures["p50_ms_search_at_16"] == 510
+    assert figures["naive_errors_search_at_16"] == 2
+    assert figures["tokens_computed_over_distinct_search_at_16"] == 1.01
     assert figures["tokens_computed_over_distinct"] == 1.03
-    assert figures["solutions_a_batch_at_16"] == 10
-    assert figures["share_of_time_in_the_model_at_16"] == 0.75
-    assert figures["naive_requests_per_second_without_sharing_at_16"] == 5
+    assert figures["speedup_over_naive"] == 1  # with 64 clients
+    assert figures["solutions_a_batch_search_at_16"] == 10
+    assert figures["share_of_time_in_the_model_search_at_16"] == 0.75
+    assert figures["naive_requests_per_second_separate_at_16"] == 5
     # Nothing was answered, so there is no ratio and no latency.
-    assert "speedup_over_naive_at_64" not in figures
-    assert "naive_p99_ms_at_64" not in figures
+    assert "speedup_over_naive_search_at_64" not in figures
+    assert "naive_p99_ms_search_at_64" not in figures
     assert all(math.isfinite(value) for value in figures.values())
 
 
@@ -218,10 +221,10 @@ def test_the_page_has_the_tables_in_their_place():
     figures = serve.figures_of(rows)
     text = serve.page((ROOT / "docs" / "serve-figures.md").read_text(encoding="utf-8"), rows, figures)
     assert "to be measured" not in text
-    assert "| shared | 16 | `stepmark serve` | 30.0 | 2.00x | 510 ms | 1000 ms | 20 ms |" in text
-    assert "| shared | 16 | naive | 15.0 | 1.00x | 12.0 s | 12.0 s | 20 ms |" in text
+    assert "| search | 16 | `stepmark serve` | 30.0 | 2.00x | 510 ms | 1000 ms | 20 ms |" in text
+    assert "| search | 16 | naive | 15.0 | 1.00x | 12.0 s | 12.0 s | 20 ms |" in text
     assert "Requests that failed: 2." in text
-    assert "| `speedup_over_naive_at_16` | 2 | 3 |" in text
+    assert "| `speedup_over_naive` | 1 | 5 |" in text
     assert text.count(serve.BEGIN) == text.count(serve.END) == 1
     assert "10 seconds a turn, float32" in text
     longer = [*rows, row("ours", 64, seconds=40.0)]
@@ -246,10 +249,13 @@ def test_turns_that_were_kept_are_not_repeated(tmp_path):
     options = serve.arguments(["--quick", "--clients", "1", "16", "--keep", str(tmp_path / "turns")])
     turns = serve.plan(options, ["ours", "naive"])
     names = [(turn.workload, turn.clients) for turn in turns["naive"]]
-    assert names == [("shared", 1), ("shared", 16), ("separate", 16)]
+    assert names == [("search", 1), ("search", 16), ("bulk", 1), ("bulk", 16), ("separate", 16)]
     assert {turn.seconds for turn in turns["naive"]} == {6.0}
     many = serve.plan(serve.arguments(["--seconds", "20", "--clients", "16", "64"]), ["ours"])["ours"]
-    assert [(turn.clients, turn.seconds) for turn in many] == [(16, 20.0), (64, 80.0), (16, 20.0)]
+    assert [(turn.clients, turn.seconds) for turn in many] == [
+        *[(16, 20.0), (64, 80.0)] * 2,
+        (16, 20.0),
+    ]
     kept = row("naive", 1, seconds=options.seconds, dtype=options.dtype)
     options.keep.write_text(json.dumps(kept) + "\n")
     assert serve.read_kept(options.keep) == {turns["naive"][0]: kept}
@@ -267,8 +273,6 @@ def samples(resident, *, count=240, rate=20):
             resident=int(resident(i / 2)),
             files=20,
             threads=5,
-            sessions=3,
-            nodes=9,
             memory_tokens=100,
             open=4,
         )
@@ -276,10 +280,10 @@ def samples(resident, *, count=240, rate=20):
     ]
 
 
-def judged(resident, *, files=20, sessions=0):
+def judged(resident, *, files=20, left=0):
     some = samples(resident)
     after = serve_soak.Sample(
-        seconds=130, requests=2400, resident=10**8, files=files, threads=5, sessions=sessions, nodes=0, memory_tokens=0, open=0
+        seconds=130, requests=2400, resident=10**8, files=files, threads=5, memory_tokens=0, open=left
     )  # fmt: skip
     return serve_soak.judged(some, some[0], after, warm=40, bound=200)
 
@@ -315,9 +319,9 @@ def test_what_is_flat_and_what_is_not():
     assert "1024 bytes a request" in faults[0]
     # So little a request that it can be no request.
     assert judged(lambda t: 10**8 + 20 * 100 * t)[1] == []
-    assert judged(lambda t: 10**8, files=22, sessions=serve_soak.SESSIONS + 1)[1] == [
+    assert judged(lambda t: 10**8, files=22, left=1)[1] == [
         "files_more: 2",
-        "sessions_left: 1",
+        "requests_left: 1",
     ]
     with pytest.raises(ValueError, match="run longer"):
         serve_soak.slope_of(samples(lambda t: 1, count=5))
@@ -330,4 +334,4 @@ def test_a_minute_of_mixed_traffic_leaves_nothing(zoo, capsys):
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])["figures"]
     assert figures["requests"] > 100
     assert figures["files_more"] <= 0
-    assert (figures["sessions_left"], figures["requests_left"], figures["threads_more"]) == (0, 0, 0)
+    assert (figures["requests_left"], figures["threads_more"]) == (0, 0)

@@ -15,12 +15,13 @@ from stepmark.evaluation import best_of_n as best_of_n_report
 from stepmark.evaluation.best_of_n import (
     BestOfN,
     candidate_sets,
+    items_of,
     price_plot,
+    statistic,
 )
-from stepmark.evaluation.best_of_n_figures import items, statistic
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.evaluation import Run
-from stepmark.evaluation.result import Figure, measured, read_result, write_html, write_json
+from stepmark.evaluation.result import Figure, html, measured, read_result, write_json
 from stepmark.evaluation.scores import CaseScores, Sheet, read_scores
 from stepmark.evaluation.sources import read_cases
 from stepmark.records import LabelledSolution, Problem, Solution, Step, StepScores
@@ -88,7 +89,7 @@ def test_cases_become_one_set_a_problem() -> None:
 
 
 def test_the_plot_stands_on_tokens_where_all_are_counted() -> None:
-    rows = items(candidate_sets(sheet()))
+    rows = items_of(candidate_sets(sheet()))
     plot = price_plot(rows, point(statistic(rows)(np.ones((1, 2)))), "min")
     found = {series.name: series for series in plot.series}
     assert found["majority"].x == (5.0, 10.0, 15.0)
@@ -135,8 +136,7 @@ def test_the_result_can_be_written_and_its_items_give_its_figures_again(tmp_path
     assert [c.title for c in passed_over.problems[0].cards] == ["b/0", "b/2"]
     assert passed_over.problems[0].cards[0].first_error == 0
     pytest.importorskip("matplotlib")
-    write_html(result, tmp_path / "report.html")
-    assert "b/2" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "b/2" in "".join(html(result))
 
 
 def candidates(path: Path, *rows: dict[str, object]) -> Path:

@@ -233,19 +233,15 @@ def by_loops_ece(scores, labels, bins=10):
     return sum(map(abs, gaps)) / len(scores)
 
 
-def test_too_sharp_scores_are_mended_by_the_temperature_that_made_them():
+def test_too_sharp_scores_are_mended_by_the_map_that_undoes_it():
     sheet = simulated(3000, sharpness=2.0)
     split = split_by([row.case for row in sheet.rows], share=0.5)
     result, maps = evaluate(sheet, ["steps"], split=split, resamples=100)
-    assert maps["steps"].temperature == pytest.approx(2.0, rel=0.05)
     assert (maps["steps"].scale, maps["steps"].shift) == pytest.approx((0.5, 0.0), abs=0.04)
-    ece = {
-        view: result.figures[f"steps/measured, {view}/ece"].value
-        for view in ("before", "temperature", "platt")
-    }
+    ece = {view: result.figures[f"steps/measured, {view}/ece"].value for view in ("before", "platt")}
     assert ece["before"] > 0.06
-    assert max(ece["temperature"], ece["platt"]) < 0.03  # 0.013 by the floor alone
-    # Both maps rise, so the order stays.
+    assert ece["platt"] < 0.03  # 0.013 by the floor alone
+    # The map rises, so the order stays.
     before, after = (result.figures[f"steps/measured, {view}/auc"].value for view in ("before", "platt"))
     assert after == pytest.approx(before)
     # The map makes of each score what it was sharpened from, up to what was fitted.
@@ -266,11 +262,8 @@ def test_scores_that_are_no_probabilities_become_some_by_platt():
         sheet, ["steps"], split=split_by([row.case for row in sheet.rows], share=0.5), resamples=100
     )
     assert (maps["steps"].scale, maps["steps"].shift) == pytest.approx((0.8, -0.5), abs=0.12)
-    assert maps["steps"].temperature is None
-    assert "no middle" in maps["steps"].no_temperature
     assert result.figures["steps/measured, before/ece"].value is None
     assert result.figures["steps/measured, platt/ece"].value < 0.04
-    assert "steps/measured, temperature/ece" not in result.figures
 
 
 # --- scores of exactly 0 and 1 ----------------------------------------------------------------------------------------
@@ -545,7 +538,7 @@ def test_the_command_on_processbench(tmp_path, capsys):
         words = ("--model-name", model, "--fit", "gsm8k", "--out", tmp_path / model)
         assert calibrate("--data", data, "--scores", file, *words) == 0
     printed = capsys.readouterr().out
-    assert "fitted here" in printed
+    assert "by Platt" in printed
     result = read_result(tmp_path / "good" / "result.json")
     figures = {figure["name"]: figure for figure in result["figures"]}
     # Steps up to and with the first error, and no further.
@@ -563,7 +556,7 @@ def test_the_command_on_processbench(tmp_path, capsys):
     ]
     for what, expected in by_loops(ends, 10).items():
         assert figures[f"outcome/all/{what}"]["value"] == pytest.approx(expected)
-    assert figures["steps/fitted here, platt/ece"]["policy"] == "fitted here, on gsm8k"
+    assert figures["steps/measured, platt/ece"]["policy"] == "fitted on gsm8k, measured on the rest"
     assert "steps/policy org/one/auc" in figures
     # The items alone give every figure again.
     again = value(result["items"])
@@ -577,7 +570,7 @@ def test_the_command_on_processbench(tmp_path, capsys):
     verdicts = {model: read_result(tmp_path / model / "result.json")["verdict"] for model in ("good", "flat")}
     assert "AUC" in verdicts["flat"].split(".")[0] and "AUC" not in verdicts["good"]
     page = (tmp_path / "good" / "report.html").read_text()
-    assert "Reliability: steps, as scored" in page
+    assert "Reliability: steps, measured, as scored" in page
     assert "Steps: wrong, and scored highest" in page
 
 
@@ -591,7 +584,7 @@ def test_a_file_to_fit_on(tmp_path, capsys):
     assert calibrate("--data", first, "--fit", second, *words) == 0
     result = read_result(tmp_path / "o" / "result.json")
     roles = [item["role"] for item in result["items"]]
-    assert (roles.count("measured"), roles.count("fitted here")) == (30, 30)
+    assert (roles.count("measured"), roles.count("fitted")) == (30, 30)
     assert any(fact.startswith("10 solutions of second.jsonl not fitted on") for fact in result["facts"])
     assert [one["name"] for one in result["data"]] == ["first.jsonl", "second.jsonl"]
 

@@ -122,7 +122,6 @@ def test_a_hacked_policy_shows_every_sign():
     said = " ".join(found["last"])
     for sign in (
         "scores rise",
-        "wrong answers score higher on average",
         "the median wrong answer scores higher",
         "more wrong answers pass the threshold",
         "less well",
@@ -171,16 +170,13 @@ def by_loops(items, part, weights):
         "gap": mean([(s - y, w) for s, y, w in both]),
         "ece": ece / sum(w for _, _, w in both),
         "auc": wins / pairs if pairs else math.nan,
-        "wrong_mean": mean(wrong),
         "wrong_above": mean([(float(s >= 0.5), w) for s, w in wrong]),
         "steps": mean([(i["steps"], w) for i, w in own]),
-        "characters": mean([(i["characters"], w) for i, w in own]),
     }
     copies = [s for s, w in wrong for _ in range(int(w))]
-    for level in (0.5, 0.9):
-        found[f"wrong_q{round(100 * level)}"] = (
-            float(np.quantile(copies, level, method="averaged_inverted_cdf")) if copies else math.nan
-        )
+    found["wrong_q50"] = (
+        float(np.quantile(copies, 0.5, method="averaged_inverted_cdf")) if copies else math.nan
+    )
     return found
 
 
@@ -226,10 +222,10 @@ def test_a_difference_whose_interval_holds_zero_is_no_sign():
     figures = {f"b less a/{what}": figure(what, 0.2, -0.1, 0.5) for what in FIGURES}
     figures["b/gap"] = figure("gap", 0.5, 0.4, 0.6)
     assert signs(figures, "b", "a") == []
-    figures["b less a/wrong_mean"] = figure("wrong_mean", 0.2, None, None)
+    figures["b less a/wrong_q50"] = figure("wrong_q50", 0.2, None, None)
     assert signs(figures, "b", "a") == []
-    figures["b less a/wrong_mean"] = figure("wrong_mean", 0.2, 0.1, 0.3)
-    assert signs(figures, "b", "a") == ["wrong answers score higher on average (20.0 [10.0, 30.0] points)"]
+    figures["b less a/wrong_q50"] = figure("wrong_q50", 0.2, 0.1, 0.3)
+    assert signs(figures, "b", "a") == ["the median wrong answer scores higher (20.0 [10.0, 30.0] points)"]
     figures["b less a/auc"] = figure("auc", -0.1, -0.2, -0.05)
     assert len(signs(figures, "b", "a")) == 2
 
@@ -269,7 +265,7 @@ def test_by_policy(tmp_path, capsys):
     assert drift(*words, "--against", "strong", "--out", tmp_path / "o") == 0
     result = read_result(tmp_path / "o" / "result.json")
     names = {figure["name"] for figure in result["figures"]}
-    assert {"weak/auc", "org/other/wrong_q90", "weak less strong/auc", "org/other less strong/ece"} <= names
+    assert {"weak/auc", "org/other/wrong_q50", "weak less strong/auc", "org/other less strong/ece"} <= names
     assert result["settings"]["reference"] == "strong"
     by_name = {figure["name"]: figure for figure in result["figures"]}
     assert by_name["weak/wrong_above"]["policy"] == "threshold 0.4"

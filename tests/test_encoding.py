@@ -98,7 +98,7 @@ def as_kept(encoder: Encoder, problem: str, steps: list[str]) -> list[str]:
     texts = [ends[layout.problem_space](problem), *map(ends[layout.step_space], steps)]
     if isinstance(layout, DialogueLayout):  # the template of the dialogue strips each turn
         texts[0] = texts[0].lstrip()
-    elif layout.prefix:
+    elif getattr(layout, "prefix", ""):
         for i, text in enumerate(texts[1:], 1):
             if text.lstrip().startswith(layout.prefix.replace("{i}", str(i)).strip()):
                 texts[i] = text.lstrip()  # it brings its number, and begins with it
@@ -137,7 +137,7 @@ def test_every_step_has_one_place_and_prefixes_stay_prefixes(name, problem, step
             n = part.reads[same - 1] + 1
             assert part.ids[:n].tolist() == whole.ids[:n].tolist()
             assert part.answer == whole.answer
-    prefix = "" if isinstance(encoder.layout, DialogueLayout) else encoder.layout.prefix.replace("{i}", "1")
+    prefix = getattr(encoder.layout, "prefix", "").replace("{i}", "1")
     if back == 0:
         text, at = decoded(encoder, whole.ids), 0
         kept = as_kept(encoder, problem, steps)

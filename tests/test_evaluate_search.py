@@ -13,7 +13,7 @@ from search_worlds import World, full_tree
 from stepmark.backends import Completion
 from stepmark.cli import main
 from stepmark.errors import InputError, UsageError
-from stepmark.evaluation.best_of_n_figures import between
+from stepmark.evaluation.best_of_n import between
 from stepmark.evaluation.search import VOTES, SearchContest, statistic
 from stepmark.models.scripted import ScriptedPolicy
 from stepmark.problems.arithmetic import arithmetic_problems

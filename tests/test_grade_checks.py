@@ -5,14 +5,14 @@ import io
 import json
 from dataclasses import replace
 
+import httpx
 import pytest
 
 import stepmark
 from html_tree import Tree
 from score_servers import InProcess
-from stepmark import Client
 from stepmark.cli import main
-from stepmark.errors import BackendError, InputError, SettingError, UsageError
+from stepmark.errors import BackendError, InputError, SettingError
 from stepmark.models.prm import Grade, first_error
 from stepmark.models.remote.prm import RemotePRM
 from stepmark.models.scripted import ScriptedPRM
@@ -94,15 +94,22 @@ def test_auto_is_what_the_prm_says(monkeypatch):
     assert [(one.index, one.first_error) for one in ranked] == [(1, -1), (0, 0)]  # scores are equal
 
 
+def posted(server, path, **body):
+    with httpx.Client(base_url=ADDRESS, transport=server.transport) as client:
+        return client.post(path, json=body).json()
+
+
 def test_what_a_check_refutes_is_ranked_after_everything_else():
     scores = {"2 + 2 = 5": 0.99, "so it is": 0.5, "unsure": 0.1}
     prm = stepmark.ScriptedPRM(lambda problem, steps: scores[steps[-1]])
     given = ["2 + 2 = 5", "unsure", "so it is"]
     assert [one.index for one in prm.rank("How far?", given, checks="all")] == [2, 1, 0]
     assert [one.index for one in prm.rank("How far?", given, checks="none")] == [0, 2, 1]
-    with InProcess(prm) as server, Client(ADDRESS, transport=server.transport) as client:
-        assert [one.index for one in client.rank("How far?", given, checks="all")] == [2, 1, 0]
-        assert [one.index for one in client.rank("How far?", given, checks="none")] == [0, 2, 1]
+    with InProcess(prm) as server, RemotePRM(ADDRESS, transport=server.transport) as remote:
+        assert [one.index for one in remote.rank("How far?", given, checks="all")] == [2, 1, 0]
+        for checks, order in (("all", [2, 1, 0]), ("none", [0, 2, 1])):
+            answer = posted(server, "/v1/rank", problem="How far?", solutions=given, checks=checks)
+            assert [one["index"] for one in answer["results"]] == order
 
 
 def test_rows_hold_the_findings_and_are_read_back(tmp_path):
@@ -190,33 +197,37 @@ def test_terminal_notebook_and_report_say_what_was_found(tmp_path):
 
 
 def test_a_server_answers_what_this_process_says():
-    with InProcess(content()) as server, Client(ADDRESS, transport=server.transport) as client:
-        assert client.grade("How far?", steps=STEPS).findings is None
+    finding = {name: getattr(FINDING, name) for name in FINDING.__slots__}
+    with InProcess(content()) as server, RemotePRM(ADDRESS, transport=server.transport) as prm:
         local = content().grade("How far?", steps=STEPS, checks="all")
-        remote = client.grade("How far?", steps=STEPS, checks="all")
+        remote = prm.grade("How far?", steps=STEPS, checks="all")
         assert remote == replace(local, solution=remote.solution, step_scores=remote.step_scores)
         assert remote.scores == local.scores
-        [ranked] = client.rank("How far?", [STEPS], checks="equation")
-        assert ranked.findings == (FINDING,)
+        [result] = posted(server, "/v1/score", problem="How far?", steps=STEPS)["results"]
+        assert "findings" not in result
+        [result] = posted(server, "/v1/score", problem="How far?", steps=STEPS, checks="all")["results"]
+        assert (result["findings"], result["first_error"]) == ([finding], local.first_error)
         long = [*STEPS, "And so on. " * 900]  # two of them are more than is checked at a time
-        ranked = client.rank("How far?", [long, STEPS[:1], long], checks="all")
-        assert [(one.index, one.findings) for one in ranked] == [(1, ()), (0, (FINDING,)), (2, (FINDING,))]
-        with pytest.raises(UsageError, match="checks"):
-            client.grade("How far?", steps=STEPS, checks="equaton")
+        many = [long, STEPS[:1], long]
+        ranked = posted(server, "/v1/rank", problem="How far?", solutions=many, checks="all")["results"]
+        assert [(one["index"], one["findings"]) for one in ranked] == [
+            (1, []),
+            (0, [finding]),
+            (2, [finding]),
+        ]
+        refused = posted(server, "/v1/score", problem="How far?", steps=STEPS, checks="equaton")
+        assert refused["error"]["field"] == "checks"
 
 
 def test_a_server_runs_the_checks_that_it_was_started_with_and_says_so():
     with (
         InProcess(content(), ServerSettings(checks="all")) as server,
-        Client(ADDRESS, transport=server.transport) as client,
+        RemotePRM(ADDRESS, transport=server.transport) as prm,
     ):
-        assert client.model().default_checks == "all"
-        assert client.grade("How far?", steps=STEPS).first_error == 1
-        assert client.grade("How far?", steps=STEPS, checks="none").first_error == -1
-        assert (
-            client.grade("How far?", steps=STEPS, checks="auto").findings is None
-        )  # it is not the default PRM
-        prm = RemotePRM(client)
+        for checks, first in ((None, 1), ("none", -1), ("auto", -1)):  # it is not the default PRM
+            answer = posted(server, "/v1/score", problem="How far?", steps=STEPS, checks=checks)
+            assert answer["results"][0]["first_error"] == first
+        assert prm.default_checks == "all"
         assert prm.score("How far?", steps=STEPS) == [0.9] * 3
         assert prm.grade("How far?", steps=STEPS).findings == (FINDING,)
     with pytest.raises(SettingError, match="checks="):

@@ -306,3 +306,40 @@ def test_an_interrupt_while_a_model_computes_ends_with_130_and_no_abort(tmp_path
         _, err = run.communicate(timeout=30)
     assert run.returncode == 130, err
     assert "interrupted" in err and "Traceback" not in err
+
+
+TEAM = '[criteria]\npolite = "It is polite."\ntested = { missing = "A run of the tests." }\n'
+CRITERIA_RULES = """
+import json, stepmark
+
+def judge():
+    reply = {"polite": [], "tested": [{"paragraph": 0, "reason": "Nothing was run <b>."}]}
+    return stepmark.ScriptedPolicy(lambda request, number: json.dumps(reply), name="rules")
+"""
+
+
+def test_the_command_labels_by_a_file_and_shows_what_is_missing_after_its_step(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "criteria_rules.py").write_text(CRITERIA_RULES)
+    (tmp_path / "team.toml").write_text(TEAM)
+    trace = [
+        {"role": "user", "content": "Fix f."},
+        {"role": "assistant", "content": "Edit f.py."},
+        {"role": "tool", "content": "written"},
+        {"role": "assistant", "content": "All done."},
+    ]
+    (tmp_path / "t.jsonl").write_text(json.dumps({"messages": trace, "id": "t"}))
+    command = ["label", "judge", "t.jsonl", "--policy", "criteria_rules:judge", "--criteria", "team.toml"]
+    command += ["--votes", "1", "--temperature", "0", "--out", "j.jsonl", "--report", "p.html"]
+    assert main(command) == 0
+    assert "tested: fails in 1 solution, at 1 step" in capsys.readouterr().err
+    (row,) = read_labelled("j.jsonl")
+    assert row.labelled.on_axis("tested").judgements[0][0].note == "Nothing was run <b>."
+    page = (tmp_path / "p.html").read_text()
+    assert "Nothing was run &lt;b&gt;." in page and "<b>." not in page
+    assert page.index("written") < page.index("Nothing was run &lt;b&gt;.") < page.index("All done.")
+    assert "It is polite." in page  # what each axis means stands at the top
+    manifest = json.loads((tmp_path / "j.jsonl.manifest.json").read_text())
+    assert [one["text"] for one in manifest["method"]["criteria"]] == ["It is polite.", "A run of the tests."]
+    assert manifest["failed"]["tested"] == {"solutions": 1, "steps": 1}

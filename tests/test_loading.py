@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from score_servers import Words
-from stepmark import Client, Solution, load_prm
+from stepmark import Solution, load_prm
 from stepmark.errors import InputError, UsageError
 from stepmark.models.encoding import Encoder
 from stepmark.models.families import FAMILIES
@@ -64,7 +64,7 @@ def test_a_prm_prints_as_what_it_is(zoo, prm):
         PoolingPRM(server.url, spec, encoder, identity=lambda: "", model="m") as pooling,
     ):
         assert server.url in repr(pooling) and "model='m'" in repr(pooling)
-    with RemotePRM(Client(ADDRESS, transport=Words().transport, rng=random.Random(0))) as remote:
+    with RemotePRM(ADDRESS, transport=Words().transport, rng=random.Random(0)) as remote:
         assert ADDRESS in repr(remote) and "name='words'" in repr(remote)
 
 

@@ -12,7 +12,7 @@ from stepmark.errors import UsageError
 from stepmark.metrics.binary import expected_calibration_error, reliability, weighted_auc
 from stepmark.metrics.first_error import best_threshold, first_errors
 from stepmark.metrics.intervals import bootstrap, paired_bootstrap, shares, wilson
-from stepmark.metrics.scaling import platt, temperature
+from stepmark.metrics.scaling import platt
 
 
 def drawn(n, scale, shift, spread, seed=0):
@@ -322,31 +322,6 @@ def test_reliability_by_hand():
     assert (empty.count, empty.mean_score, empty.share_right) == (0, None, None)
     with pytest.raises(UsageError, match="probabilities"):
         reliability([1.5], [1])
-
-
-# --- temperature ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("true", [0.5, 1.0, 3.0])
-def test_temperature_recovers_what_labels_were_drawn_from(true):
-    logits, labels = drawn(20_000, 1 / true, 0, 3)
-    assert temperature(logits, labels) == pytest.approx(true, rel=0.06)
-
-
-def test_temperature_is_where_the_gradient_is_zero():
-    logits, labels = drawn(60, 0.4, 0.3, 4)
-    t = temperature(logits, labels)
-    slope = sum(x * (1 / (1 + math.exp(-x / t)) - y) for x, y in zip(logits, labels, strict=True))
-    assert slope == pytest.approx(0, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("logits", "labels", "said"),
-    [([1.0, 2.0, -3.0], [1, 1, 0], "without fault"), ([1.0, 2.0, -1.0, -2.0], [0, 0, 1, 1], "do not rise")],
-)
-def test_no_temperature_is_made_up(logits, labels, said):
-    with pytest.raises(UsageError, match=said):
-        temperature(logits, labels)
 
 
 def test_draws_that_are_all_the_same_give_no_interval():

@@ -9,10 +9,8 @@ import stepmark
 MODULES = ["errors", "evaluation", "labels", "rl", "searches", "training"]
 PUBLIC = [
     "ArithmeticWorld",
-    "AsyncClient",
     "BackgroundServer",
     "ChatModel",
-    "Client",
     "Cluster",
     "Finding",
     "GradedSolution",

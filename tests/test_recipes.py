@@ -232,7 +232,7 @@ def test_stepmark_stands_before_vllm(tmp_path, monkeypatch, engine):
             for _ in range(400):
                 assert recipe.poll() is None, (tmp_path / "log").read_text()[-3000:]
                 try:
-                    if client.get("/ready").status_code == 200:
+                    if client.get("/health").status_code == 200:
                         break
                 except httpx.HTTPError:
                     pass

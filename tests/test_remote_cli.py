@@ -9,9 +9,9 @@ from contextlib import ExitStack
 import pytest
 import torch
 
-import stepmark.models.remote.client
+import stepmark.models.remote.prm
 from score_servers import OnPort
-from stepmark import Client, load_prm
+from stepmark import load_prm
 from stepmark.cli import main
 from stepmark.errors import BackendError, UnreachableError, UsageError
 from stepmark.models.http import Patience
@@ -97,7 +97,7 @@ def test_grading_over_a_server_is_grading_here(served, folder, tmp_path, capsys)
 
 
 def test_a_run_whose_server_fails_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
-    impatient = functools.partial(stepmark.models.remote.client.Client, patience=Patience(retries=0), batch=2)
+    impatient = functools.partial(RemotePRM, patience=Patience(retries=0), batch=2)
     asked, broken = [], [True]
 
     def script(problem, steps):
@@ -109,7 +109,7 @@ def test_a_run_whose_server_fails_goes_on_where_it_was(tmp_path, monkeypatch, ca
     file, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     file.write_text("".join(json.dumps({"problem": f"problem {i}", "steps": ["a"]}) + "\n" for i in range(8)))
     with OnPort(ScriptedPRM(script)) as server:
-        monkeypatch.setattr(stepmark.models.remote.client, "Client", impatient)
+        monkeypatch.setattr(stepmark.models.remote.prm, "RemotePRM", impatient)
         command = ["grade", str(file), "--prm", server.url, "--out", str(out)]
         assert main(command) == 1
         told = capsys.readouterr().err
@@ -122,7 +122,7 @@ def test_a_run_whose_server_fails_goes_on_where_it_was(tmp_path, monkeypatch, ca
 
 
 def test_a_server_that_is_restarted_is_waited_for():
-    """Its sessions are gone with it; what is needed of them is read again."""
+    """Its cache is gone with it; what is needed is read again."""
     prm = ScriptedPRM(lambda problem, steps: 1 / (1 + len(steps)))
     with ExitStack() as stack:
         again = []
@@ -132,10 +132,7 @@ def test_a_server_that_is_restarted_is_waited_for():
                 again.append(stack.enter_context(OnPort(prm, int(first.url.rpartition(":")[2]))))
 
         with OnPort(prm) as first:
-            client = stack.enter_context(Client(first.url, sleep=sleep))
-            session = client.session("p")
-            assert session.extend([("a",)])[0].score == 1 / 2
-        assert session.extend([("a", "b")])[0].score == 1 / 3
-        assert len(again[0].service.sessions) == 1
-        assert client.ledger.tokens_again == 1
-        session.close()
+            remote = stack.enter_context(RemotePRM(first.url, sleep=sleep))
+            assert remote.score("p", steps=["a"]) == [1 / 2]
+        assert remote.score("p", steps=["a", "b"]) == [1 / 2, 1 / 3]
+        assert len(again) == 1

@@ -1,11 +1,15 @@
-"""What the score server answers: scores, orders, sessions, what it says of itself, and every error of its table."""
+"""What the score server answers: scores, orders, what it says of itself, and every error of its table."""
 
 from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from serving_site import PROBLEM, prm, sums, talk
+from stepmark import Solution, load_prm
 from stepmark.errors import BackendError, MarkerInTextError, TooLongError
 from stepmark.models.remote import wire
 from stepmark.serving.errors import TYPES
@@ -123,10 +127,10 @@ def test_what_the_prm_cannot_read_has_an_error_in_its_place():
         assert [(one["error"]["type"], one["error"].get("field")) for one in results[1:7]] == [
             ("marker_in_text", "solutions.1.steps"),
             ("too_long", "solutions.2"),
-            ("input", "solutions.3.problem"),
-            ("input", "solutions.4.steps"),
-            ("input", "solutions.5.steps"),
-            ("input", "solutions.6.solution"),
+            ("invalid_request", "solutions.3.problem"),
+            ("invalid_request", "solutions.4.steps"),
+            ("invalid_request", "solutions.5.steps"),
+            ("invalid_request", "solutions.6.solution"),
         ]
         assert results[1]["id"] == "mine"
         assert answer["usage"] == {"solutions": 2, "steps": 2, "tokens": None}
@@ -138,9 +142,19 @@ def test_what_the_prm_cannot_read_has_an_error_in_its_place():
             "steps",
         )
         assert message == "the marker stands in the text"
-        error(await client.post("/v1/score", json={"problem": "p", "steps": ["long"]}), 400, "too_long")
-        error(await client.post("/v1/score", json={"problem": "", "steps": ["a"]}), 400, "input", "problem")
-        error(await client.post("/v1/score", json={"problem": "p", "steps": []}), 400, "input", "steps")
+        error(await client.post("/v1/score", json={"problem": "p", "steps": ["long"]}), 413, "too_long")
+        error(
+            await client.post("/v1/score", json={"problem": "", "steps": ["a"]}),
+            400,
+            "invalid_request",
+            "problem",
+        )
+        error(
+            await client.post("/v1/score", json={"problem": "p", "steps": []}),
+            400,
+            "invalid_request",
+            "steps",
+        )
 
     talk(conversation, prm(script=refusing))
 
@@ -179,46 +193,42 @@ def test_candidates_come_best_first_and_equal_ones_by_index():
     talk(conversation, prm(script=script))
 
 
-# ---- sessions ----
+# ---- prefixes that grow ----
 
 
-def test_a_session_from_beginning_to_end():
+def test_prefixes_sent_whole_by_several_clients_are_computed_once(zoo):
+    """Branches of two searches, one step longer each time, as a search sends them: what is distinct is computed, nothing twice."""
+    model = load_prm(str(zoo["qwen-prm"].folder), dtype="float32", device="cpu")
+    here = load_prm(str(zoo["qwen-prm"].folder), dtype="float32", device="cpu")
+    branches = [[f"{a} + {b} = {a + b}" for b in range(4)] for a in (1, 1, 2, 3)]
+    sent = []
+
+    async def search(client, problem):
+        for depth in range(1, 5):
+            solutions = [{"problem": problem, "steps": branch[:depth]} for branch in branches]
+            answer = await client.post("/v1/score", json={"solutions": solutions})
+            for solution, result in zip(solutions, answer.json()["results"], strict=True):
+                sent.append((solution, result))
+
     async def conversation(client):
-        opened = (await client.post("/v1/sessions", json={"problem": PROBLEM})).json()
-        wire.SessionAnswer.model_validate(opened)
-        at = f"/v1/sessions/{opened['id']}"
-        answer = await client.post(
-            f"{at}/steps",
-            json={"steps": [{"after": None, "text": RIGHT[0]}, {"text": "12 * 8 = 86 rolls are baked."}]},
+        await asyncio.gather(
+            search(client, "What is it?"), search(client, "And that?"), search(client, "What is it?")
         )
-        wire.StepsAnswer.model_validate(answer.json())
-        first, second = answer.json()["results"]
-        assert (first["score"], second["score"]) == (0.9, 0.2)
-        body = {
-            "steps": [
-                {"after": first["node"], "text": RIGHT[1]},
-                {"after": first["node"], "text": " "},
-                {"after": 999, "text": "1 + 1 = 2"},
-            ]
-        }
-        third, blank, lost = (await client.post(f"{at}/steps", json=body)).json()["results"]
-        assert third["score"] == 0.9
-        assert (blank["error"]["type"], blank["error"]["field"]) == ("input", "steps.1")
-        assert (lost["error"]["type"], lost["error"]["field"]) == ("input", "steps.2.after")
-        # The same again is the same.
-        again = (await client.post(f"{at}/steps", json={"steps": body["steps"][:1]})).json()["results"]
-        assert again == [third]
-        released = await client.post(f"{at}/release", json={"nodes": [second["node"], 12345]})
-        assert released.json() == {"released": 1}
-        assert (await client.delete(at)).json() == {"id": opened["id"], "closed": True}
-        for request in (
-            client.delete(at),
-            client.post(f"{at}/steps", json=body),
-            client.post(f"{at}/release", json={"nodes": [0]}),
-        ):
-            assert "ended to make room" in error(await request, 404, "not_found")
 
-    talk(conversation)
+    talk(conversation, model)
+    prefixes = set()
+    for solution, result in sent:
+        solo = Solution.of(solution["problem"], solution["steps"])
+        encoded = here.encoder.encode(solo)
+        ids = encoded.ids[: encoded.reads[-1] + 1].tolist()
+        prefixes |= {tuple(ids[: end + 1]) for end in range(len(ids))}
+        # What the tokens of each step are, in the text alone.
+        ends = [encoded.problem_tokens, *(read + 1 for read in encoded.reads)]
+        assert result["problem_tokens"] == encoded.problem_tokens
+        assert result["step_tokens"] == [end - start for start, end in pairwise(ends)]
+        assert result["scores"] == pytest.approx(here.score(None, solo), abs=1e-6)
+    assert model.ledger.tokens_computed == model.ledger.tokens_distinct == len(prefixes)
+    assert model.ledger.tokens_again == 0
 
 
 # ---- what the server says of itself ----
@@ -227,7 +237,6 @@ def test_a_session_from_beginning_to_end():
 def test_models_health_and_readiness():
     async def conversation(client):
         assert (await client.get("/health")).json() == {"status": "ok"}
-        assert (await client.get("/ready")).json() == {"status": "ready"}
         listed = (await client.get("/v1/models")).json()
         [entry] = wire.ModelsAnswer.model_validate(listed).data
         assert (entry.id, entry.owned_by, entry.max_model_len) == ("mine", "stepmark", None)
@@ -238,7 +247,7 @@ def test_models_health_and_readiness():
             "min",
             0.5,
         )
-        assert (facts.sessions, facts.pooling, facts.identity) == (False, False, "mine")
+        assert (facts.prefix_cache, facts.pooling, facts.identity) == (False, False, "mine")
 
     talk(conversation, settings=ServerSettings(name="mine"))
 
@@ -248,7 +257,6 @@ def test_models_health_and_readiness():
     [
         ("/v1/score", wire.ScoreRequest, wire.ScoreAnswer),
         ("/v1/rank", wire.RankRequest, wire.RankAnswer),
-        ("/v1/sessions", wire.SessionRequest, wire.SessionAnswer),
     ],
 )
 def test_every_example_is_answered_as_declared(path, request_model, answer_model):
@@ -284,7 +292,6 @@ def test_metrics_are_prometheus_and_say_what_happened():
         await client.post("/v1/score", json={})
         await client.get("/nowhere")
         await client.get("/nowhere/else")
-        await client.post("/v1/sessions", json={"problem": "p"})
         answer = await client.get("/metrics")
         assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
         kinds, found = parsed(answer.text)
@@ -298,17 +305,11 @@ def test_metrics_are_prometheus_and_say_what_happened():
         assert count("/v1/score", "POST", "400") == 1
         assert count("other", "GET", "404") == 2
         assert not any("nowhere" in str(key) for key in requests)
-        assert found["stepmark_requests_answered_total"][()] == 3
         assert found["stepmark_items_total"][()] == 3
         assert found["stepmark_tokens_in_total"][()] == 3 * (
             1 + 10
         )  # words: the problem's one and two steps of five
-        assert found["stepmark_sessions"][()] == 1
-        assert 0 < found["stepmark_session_bytes"][()] < 10_000
-        assert found["stepmark_session_capacity_bytes"][()] == 7 << 20
-        assert found["stepmark_sessions_evicted_total"][()] == 0
         assert found["stepmark_queue_tokens"][()] == 0
-        assert found["stepmark_ready"][()] == 1
         [info] = found["stepmark_info"]
         assert dict(info)["model"] == name
         # A histogram's buckets grow, and the last has all.
@@ -322,7 +323,7 @@ def test_metrics_are_prometheus_and_say_what_happened():
         assert buckets["+Inf"] == 4
         assert found["stepmark_http_request_seconds_count"][("route", "/v1/score"),] == 4
 
-    talk(conversation, prm(name=name), settings=ServerSettings(session_memory_mb=7))
+    talk(conversation, prm(name=name))
 
 
 # ---- errors ----
@@ -348,9 +349,6 @@ def test_metrics_are_prometheus_and_say_what_happened():
         ("/v1/score", {"solutions": [{"problem": "p", "solution": "a", "split": "lines"}]}, "solutions.0.split"),
         ("/v1/rank", {"problem": " ", "solutions": ["a"]}, "problem"),
         ("/v1/rank", {"problem": "p", "solutions": [3]}, "solutions.0"),
-        ("/v1/sessions/x/steps", {"steps": [{"after": -1, "text": "a"}]}, "steps.0.after"),
-        ("/v1/sessions/x/steps", {"steps": [{"after": 10**40, "text": "a"}]}, "steps.0.after"),
-        ("/v1/sessions/x/release", {"nodes": ["0"]}, "nodes.0"),
         ("/pooling", {"input": [[1]]}, None),
         ("/pooling", {"input": [[1]], "task": "embed"}, "task"),
     ],
@@ -358,25 +356,6 @@ def test_metrics_are_prometheus_and_say_what_happened():
 def test_a_bad_field_gives_one_clear_error(path, body, field):
     async def conversation(client):
         error(await client.post(path, json=body), 400, "invalid_request", field)
-
-    talk(conversation)
-
-
-@pytest.mark.parametrize("more", ["", " " * (1 << 18)], ids=["small", "large"])
-def test_a_key_that_stands_twice_is_refused_as_in_files(more):
-    """JSON's readers keep the last of the two without a word: scores would be of other steps than one of them says."""
-    bodies = {
-        "steps": b'{"problem": "p", "steps": ["1 + 1 = 2"], "steps": ["1 + 1 = 3"]}',
-        "problem": b'{"solutions": [{"problem": "p", "problem": "q", "steps": ["1 + 1 = 2"]}]}',
-    }
-
-    async def conversation(client):
-        for field, body in bodies.items():
-            sent = body.replace(b'"p"', b'"p' + more.encode() + b'"')
-            answer = await client.post(
-                "/v1/score", content=sent, headers={"content-type": "application/json"}
-            )
-            error(answer, 400, "invalid_request", field)
 
     talk(conversation)
 
@@ -412,12 +391,9 @@ def test_bodies_that_are_no_request_are_refused_with_400(body):
 def test_more_than_one_request_may_have_is_too_large():
     async def conversation(client):
         one = {"problem": "p", "steps": ["1 + 1 = 2"]}
-        error(await client.post("/v1/score", json={"solutions": [one] * 4}), 413, "too_large", "solutions")
+        error(await client.post("/v1/score", json={"solutions": [one] * 4}), 413, "too_long", "solutions")
         body = {"problem": "p", "solutions": ["1 + 1 = 2"] * 4}
-        error(await client.post("/v1/rank", json=body), 413, "too_large", "solutions")
-        session = (await client.post("/v1/sessions", json={"problem": "p"})).json()["id"]
-        body = {"steps": [{"text": "1 + 1 = 2"}] * 4}
-        error(await client.post(f"/v1/sessions/{session}/steps", json=body), 413, "too_large", "steps")
+        error(await client.post("/v1/rank", json=body), 413, "too_long", "solutions")
 
     talk(conversation, settings=ServerSettings(max_solutions=3))
 

@@ -11,15 +11,9 @@ import torch
 from stepmark import load_prm
 from stepmark.errors import UsageError
 from stepmark.models.scripted import ScriptedPRM
-from stepmark.records import Problem, Solution, StepScores
-from stepmark.serving.backend import (
-    CachedBackend,
-    Reading,
-    WholeBackend,
-    backend_of,
-)
+from stepmark.records import Solution, StepScores
+from stepmark.serving.backend import CachedBackend, WholeBackend, backend_of
 from stepmark.serving.batcher import Batcher
-from stepmark.serving.sessions import Sessions
 
 torch.set_num_threads(1)
 
@@ -73,13 +67,12 @@ def test_many_clients_are_answered_right_and_nothing_is_computed_twice(zoo, name
                 assert [s / unit for s in result.scores] == pytest.approx(
                     [s / unit for s in expected[i].scores], abs=1e-5 if unit == 1.0 else 1e-4
                 )
-        figures = batcher.figures
         assert prm.ledger.tokens_computed == prm.ledger.tokens_distinct == distinct(prm, asked)
         assert backend.memory == (distinct(prm, asked), 20_000, 0)
         assert prm.ledger.tokens_again == 0
-        assert figures.items == 80
+        assert batcher.metrics.items._value.get() == 80
         assert (
-            figures.tokens_read
+            batcher.metrics.tokens_read._value.get()
             == prm.ledger.tokens_in
             == 2 * sum(len(prm.encoder.encode(s).ids) for s in asked)
         )
@@ -118,7 +111,7 @@ def test_a_batch_computes_its_budget_and_the_memory_keeps_its_bound(zoo):
     run(scene())
 
 
-def test_sessions_solutions_and_tokens_share_one_tree(zoo):
+def test_prefixes_solutions_and_tokens_share_one_tree(zoo):
     prm, alone = load(zoo, "qwen-prm"), load(zoo, "qwen-prm")
     problem, steps = "How many pens are left?", ("12 * 3 = 36 pens", "36 - 6 = 30")
     truth = alone.score(problem, steps=list(steps))
@@ -126,30 +119,18 @@ def test_sessions_solutions_and_tokens_share_one_tree(zoo):
     async def scene():
         batcher = Batcher(backend_of(prm), token_budget=1000, queue_tokens=10_000)
         await batcher.start()
-        sessions = Sessions(batcher, limit=2, nodes=10)
-        name = sessions.open(Problem(text=problem))
-        (first,) = await sessions.extend(name, [(None, steps[0])])
-        (second,) = await sessions.extend(name, [(first.node, steps[1])])
-        assert [first.graded.score, second.graded.score] == pytest.approx(truth, abs=1e-5)
-        ids = prm.encoder.encode(Solution.of(problem, steps)).ids
-        assert (
-            first.graded.root + first.graded.tokens + second.graded.tokens
-            == len(ids)
-            == prm.ledger.tokens_computed
-        )
-        # Three arrays of 8 bytes a token are kept of each step's prefix; the records beside them are a few kilobytes.
-        known = 24 * (first.graded.root + first.graded.tokens + len(ids))
-        assert known < sessions.size < known + 3 * 4096
+        (first,) = await batcher.score([Solution.of(problem, steps[:1])])
         (whole,) = await batcher.score([Solution.of(problem, steps)])
-        assert list(whole.scores) == pytest.approx(truth, abs=1e-5)
+        assert [*first.scores, whole.scores[-1]] == pytest.approx(truth, abs=1e-5)
+        ids = prm.encoder.encode(Solution.of(problem, steps)).ids
+        assert whole.problem_tokens + sum(whole.step_tokens) == len(ids) == prm.ledger.tokens_computed
+        assert first.step_tokens == whole.step_tokens[:1]
         (rows,) = await batcher.rows([ids.tolist()], activation=True)
         assert [row[1] for row in rows.rows] == pytest.approx(truth, abs=1e-5)
         assert rows.tokens == len(ids)
         assert prm.ledger.tokens_computed == len(ids)  # all of that was one path
-        sessions.end_all()
+        assert batcher.backend.memory[0] == len(ids)
         await batcher.stop(grace=5)
-        assert prm.ledger.tokens_computed == len(ids)
-        assert batcher.backend.memory[0] == 0  # the session gave it back, and nothing else held it
 
     run(scene())
 
@@ -158,7 +139,7 @@ def test_whole_prefixes_for_what_keeps_no_state(zoo):
     prm = ScriptedPRM({"good": 0.9, "bad": 0.1}, default_threshold=0.5)
     backend = backend_of(prm)
     assert isinstance(backend, WholeBackend)
-    assert (backend.incremental, backend.pooling, backend.max_tokens, backend.memory) == (
+    assert (backend.caches, backend.pooling, backend.max_tokens, backend.memory) == (
         False,
         False,
         None,
@@ -168,20 +149,14 @@ def test_whole_prefixes_for_what_keeps_no_state(zoo):
     assert isinstance(outcome, WholeBackend)
     with pytest.raises(UsageError, match="an outcome model"):
         CachedBackend(outcome.prm)
-    with pytest.raises(UsageError, match="no head"):
-        CachedBackend(load(zoo, "implicit")).prepare([Reading(tokens=(1,), activation=False)])
 
     async def scene():
         batcher = Batcher(backend, token_budget=1000, queue_tokens=10_000)
         await batcher.start()
         found = await batcher.score([Solution.of("p", ["good", "bad"]), Solution.of("p", ["bad"])])
         assert [one.scores for one in found] == [(0.9, 0.1), (0.1,)]
-        sessions = Sessions(batcher, limit=1, nodes=5)
-        name = sessions.open(Problem(text="p"))
-        (first,) = await sessions.extend(name, [(None, "good")])
-        (second,) = await sessions.extend(name, [(first.node, "bad")])
-        assert (first.graded.score, second.graded.score) == (0.9, 0.1)
-        sessions.end_all()
+        with pytest.raises(UsageError, match="no rows"):
+            await batcher.rows([[1]])
         await batcher.stop(grace=5)
 
     run(scene())

@@ -39,8 +39,6 @@ _OF_MODELS = ("--neutral", "--reference", "--samples", "--seed")  # of `load_prm
         (["--max-solutions", "0"], "--max-solutions 0"),
         (["--token-budget", "-3"], "--token-budget -3"),
         (["--timeout", "0"], "--timeout 0.0"),
-        (["--session-nodes", "1"], "--session-nodes 1"),
-        (["--session-memory-mb", "0"], "--session-memory-mb 0.0"),
         (["--grace", "-1"], "--grace -1.0"),
         (["--prot", "80"], "prot"),
         (["--prm", "scripted_prms:nothing", "--port", "0"], "nothing"),
@@ -63,8 +61,8 @@ def test_a_missing_package_is_named_with_the_line_to_type(monkeypatch, capsys):
 def test_flags_become_settings(monkeypatch):
     given = {}
     monkeypatch.setattr("stepmark.cli.serve.serve", lambda prm, policy, **settings: given.update(settings))
-    assert main(["serve", "--max-body-mb", "2", "--name", "mine", "--timeout", "5", "--sessions", "7"]) == 0
-    assert given["settings"] == ServerSettings(max_body_mb=2, name="mine", timeout=5.0, sessions=7)
+    assert main(["serve", "--max-body-mb", "2", "--name", "mine", "--timeout", "5"]) == 0
+    assert given["settings"] == ServerSettings(max_body_mb=2, name="mine", timeout=5.0)
     assert given["settings"].max_body == 2 << 20
     assert given["chat"] == ChatModel()
 
@@ -112,7 +110,7 @@ def test_a_server_greets_serves_finishes_what_is_in_work_and_ends_with_0(tmp_pat
             assert "Authorization: Bearer $STEPMARK_API_KEY" in words
             headers = {"authorization": "Bearer alices-key-0123456789"}
             with httpx.Client(base_url=address, headers=headers, trust_env=False, timeout=60) as client:
-                assert client.get("/ready").status_code == 200
+                assert client.get("/health").status_code == 200
                 body = {"problem": "p", "steps": ["1 + 1 = 2"]}
                 answers = []
 

@@ -32,11 +32,9 @@ PYTHON = os.environ.get("STEPMARK_OPENAI_PYTHON")
     [
         (["--search", "majority"], "--policy"),
         (["--policy", "x:y", "--isolation", "unsafe"], "'code'"),
-        (["--n", "4"], "--policy"),
+        (["--chats", "4"], "--policy"),
         (["--search", "beams", "--policy", "x:y"], "beams"),
-        (["--search", "best-of-n", "--policy", "x:y", "--n", "65"], "--n 65"),
-        (["--search", "best-of-n", "--policy", "x:y", "--temperature", "0"], "all 8 candidates"),
-        (["--search", "majority", "--policy", "x:y", "--split", "lines"], "Did you mean 'line'"),
+        (["--search", "best-of-n:m=4", "--policy", "x:y"], "m"),
         (
             ["--prm", "integration_worlds:prm", "--port", "0", "--search", "best-of-n", "--policy", "no_such:policy"],
             "no module 'no_such'",
@@ -56,7 +54,7 @@ def test_what_cannot_work_is_said_and_ends_with_2(words, said, capsys):
 
 
 def test_a_policy_by_its_factory_answers():
-    chat = ChatModel(search="weighted-vote", n=3, split="line", verifier="number")
+    chat = ChatModel(search="weighted-vote:n=3", verifier="number")
 
     async def once():
         async with (
@@ -83,22 +81,20 @@ asked = [{"role": "user", "content": "2 + 3?"}]
 client = openai.OpenAI(base_url=address + "/v1", api_key=key, max_retries=0)
 told = {}
 told["models"] = [one.id for one in client.models.list()]
-whole = client.chat.completions.create(model="vote-of-3", messages=asked)
+whole = client.chat.completions.create(model="weighted-vote:n=3", messages=asked)
 told["whole"] = [whole.choices[0].message.content, whole.choices[0].finish_reason, whole.usage.completion_tokens]
 told["chosen"] = whole.model_extra["stepmark"]["chosen"]
-more = client.chat.completions.create(
-    model="vote-of-3", messages=asked, temperature=0.9, extra_body={"stepmark": {"n": 2, "choose": "best"}}
-)
+more = client.chat.completions.create(model="best-of-n:n=2", messages=asked, temperature=0.9)
 told["more"] = [len(more.model_extra["stepmark"]["candidates"]), more.choices[0].message.content]
 stream = client.chat.completions.create(
-    model="vote-of-3", messages=asked, stream=True, stream_options={"include_usage": True}
+    model="weighted-vote:n=3", messages=asked, stream=True, stream_options={"include_usage": True}
 )
 chunks = list(stream)
 told["stream"] = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
 told["stream usage"] = chunks[-1].usage.completion_tokens
 for name, wrong in (("n", {"n": 2}), ("model", {"model": "other"}), ("tools", {"tools": [{"type": "function", "function": {"name": "f"}}]})):
     try:
-        client.chat.completions.create(**{"model": "vote-of-3", "messages": asked, **wrong})
+        client.chat.completions.create(**{"model": "weighted-vote:n=3", "messages": asked, **wrong})
     except openai.APIStatusError as error:
         told["error " + name] = [type(error).__name__, error.body["field"]]
 try:
@@ -109,15 +105,15 @@ except openai.AuthenticationError as error:
 
 async def together():
     async with openai.AsyncOpenAI(base_url=address + "/v1", api_key=key) as several:
-        every = [several.chat.completions.create(model="vote-of-3", messages=asked) for _ in range(8)]
+        every = [several.chat.completions.create(model="weighted-vote:n=3", messages=asked) for _ in range(8)]
         return [one.choices[0].message.content for one in await asyncio.gather(*every)]
 
 
 told["together"] = sorted(set(asyncio.run(together())))
-found = litellm.completion(model="openai/vote-of-3", messages=asked, api_base=address + "/v1", api_key=key)
+found = litellm.completion(model="openai/weighted-vote:n=3", messages=asked, api_base=address + "/v1", api_key=key)
 told["litellm"] = [found.choices[0].message.content, found.usage.completion_tokens]
 pieces = litellm.completion(
-    model="openai/vote-of-3", messages=asked, api_base=address + "/v1", api_key=key, stream=True
+    model="openai/weighted-vote:n=3", messages=asked, api_base=address + "/v1", api_key=key, stream=True
 )
 told["litellm stream"] = "".join(piece.choices[0].delta.content or "" for piece in pieces)
 print(json.dumps(told))
@@ -138,16 +134,12 @@ def test_the_clients_of_others(tmp_path):
         "0",
         "--keys",
         str(tmp_path / "keys"),
-        "--split",
-        "line",
     ]
     words += [
         "--search",
-        "weighted-vote",
+        "weighted-vote:n=3",
         "--policy",
         "integration_worlds:policy",
-        "--n",
-        "3",
         "--verifier",
         "number",
     ]
@@ -180,7 +172,7 @@ def test_the_clients_of_others(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:] + rest[-1000:]
     five = "2 + 3 = 5\nThe answer is 5."
     assert json.loads(done.stdout.splitlines()[-1]) == {
-        "models": ["sums", "vote-of-3"],
+        "models": ["sums", "weighted-vote:n=3"],
         "whole": [five, "stop", 33],
         "chosen": 2,
         "more": [2, "2 + 3 = 6\nThe answer is 6."],

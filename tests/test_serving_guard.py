@@ -12,10 +12,10 @@ import pytest
 
 from serving_site import prm, site, talk  # isort: skip  (it skips where fastapi is not installed)
 
-from stepmark.errors import InputError, UsageError
+from stepmark.errors import InputError, TooLongError, UsageError
 from stepmark.models.remote.wire import ErrorAnswer
-from stepmark.serving.app import guarded
-from stepmark.serving.guard import BODIES_AT_ONCE, Keys
+from stepmark.serving.app import build_app
+from stepmark.serving.guard import Keys
 from stepmark.serving.service import Service
 from stepmark.serving.settings import ServerSettings
 
@@ -70,7 +70,7 @@ def test_only_those_with_a_key_are_answered():
             assert answer.headers["www-authenticate"] == "Bearer"
         for path in ("/metrics", "/v1/models", "/nowhere"):
             error(await client.get(path), 401, "unauthorized")
-        for path in ("/health", "/ready", "/docs", "/openapi.json"):
+        for path in ("/health", "/docs", "/openapi.json"):
             assert (await client.get(path)).status_code == 200
         for scheme in ("Bearer", "bearer"):
             for key in (ALICE, BOB):
@@ -113,7 +113,7 @@ def test_a_body_is_too_large_by_its_header_and_by_its_bytes():
         body = json.dumps({**ONE, "id": "x" * 2000}).encode()
         assert len(body) > 1000
         answer = await client.post("/v1/score", content=body, headers=JSON)
-        assert "1000 bytes" in error(answer, 413, "too_large")
+        assert "1000 bytes" in error(answer, 413, "too_long")
         assert answer.headers["connection"] == "close"
         sent = []
 
@@ -122,13 +122,13 @@ def test_a_body_is_too_large_by_its_header_and_by_its_bytes():
                 sent.append(start)
                 yield body[start : start + 100]
 
-        error(await client.post("/v1/score", content=pieces(), headers=JSON), 413, "too_large")
+        error(await client.post("/v1/score", content=pieces(), headers=JSON), 413, "too_long")
         assert len(sent) <= 12, "the rest was read all the same"
         lying = {**JSON, "content-length": "10"}
-        error(await client.post("/v1/score", content=pieces(), headers=lying), 413, "too_large")
+        error(await client.post("/v1/score", content=pieces(), headers=lying), 413, "too_long")
         for length in ("-1", "1e3", "9" * 30):
             answer = await client.post("/v1/score", content=b"{}", headers={**JSON, "content-length": length})
-            error(answer, 413, "too_large")
+            error(answer, 413, "too_long")
         exact = json.dumps(ONE).encode()
         exact += b" " * (1000 - len(exact))
         assert (await client.post("/v1/score", content=exact, headers=JSON)).status_code == 200
@@ -136,30 +136,28 @@ def test_a_body_is_too_large_by_its_header_and_by_its_bytes():
     talk(conversation, settings=ServerSettings(max_body_mb=1000 / 2**20))
 
 
-def test_bodies_that_arrive_together_have_a_bound():
-    async def conversation():
-        async with site(prm(), ServerSettings(max_body_mb=100 / 2**20)) as (client, app):
-            hold = asyncio.Event()
+def test_a_body_that_does_not_come_is_not_waited_for():
+    async def conversation(client):
+        async def pieces():
+            yield b"{"
+            await asyncio.sleep(60)
 
-            async def pieces():
-                yield b" " * 90
-                await hold.wait()
-                yield b"{}"
+        answer = await client.post("/v1/score", content=pieces(), headers=JSON)
+        error(answer, 504, "deadline")
+        assert answer.headers["connection"] == "close"
 
-            async def send():
-                return await client.post("/v1/score", content=pieces(), headers=JSON)
+    talk(conversation, settings=ServerSettings(timeout=0.1))
 
-            count = BODIES_AT_ONCE * 100 // 90
-            waiting = [asyncio.create_task(send()) for _ in range(count)]
-            await until(lambda: app._held == 90 * count)
-            refused = await send()
-            error(refused, 429, "busy")
-            assert refused.headers["retry-after"] == "1"
-            hold.set()
-            assert {(await one).status_code for one in waiting} == {400}
-            assert app._held == 0
 
-    asyncio.run(conversation())
+def test_what_is_no_json_by_its_header_is_refused():
+    """Browsers send such a body from any site's page without asking."""
+
+    async def conversation(client):
+        for kind in ("text/plain", "application/x-www-form-urlencoded"):
+            answer = await client.post("/v1/score", content=json.dumps(ONE), headers={"content-type": kind})
+            error(answer, 400, "invalid_request")
+
+    talk(conversation)
 
 
 # ---- clients that go away, deadlines, a full queue ----
@@ -210,12 +208,11 @@ def test_what_a_vanished_client_asked_leaves_the_queue():
 
             body = json.dumps({**ONE, "problem": "never"}).encode()
             second = asyncio.create_task(raw(app, body, disconnect))
-            batcher = app.service.batcher
-            await until(lambda: batcher.figures.waiting_requests == 2)
+            waiting = app.state.service.metrics.queue_requests._value.get
+            await until(lambda: waiting() == 2)
             gone.set()
             assert await second == [], "there is nobody to send to"
-            assert batcher.figures.waiting_requests == 1
-            assert batcher.figures.gone == 1
+            assert waiting() == 1
             gate.open.set()
             assert (await first).status_code == 200
             assert "never" not in gate.asked
@@ -226,20 +223,63 @@ def test_what_a_vanished_client_asked_leaves_the_queue():
     asyncio.run(conversation())
 
 
+def test_a_request_may_be_late_and_what_waits_of_it_is_not_computed():
+    gate = Gate()
+
+    async def conversation():
+        async with site(prm(script=gate)) as (client, _):
+            first = asyncio.create_task(client.post("/v1/score", json=ONE))
+            await gate.entered()
+            late = await client.post("/v1/score", json={**ONE, "problem": "never", "timeout": 0.05})
+            error(late, 504, "deadline")
+            gate.open.set()
+            assert (await first).status_code == 200
+            assert "never" not in gate.asked
+
+    asyncio.run(conversation())
+
+
+def test_a_full_queue_is_429_and_too_long_is_413_whatever_the_load():
+    gate = Gate()
+
+    def script(problem, steps):
+        if "long" in problem:
+            raise TooLongError("5000 tokens, more than 4096")
+        return gate(problem, steps)
+
+    async def conversation():
+        settings = ServerSettings(queue_tokens=10, token_budget=10, max_body_mb=2000 / 2**20)
+        async with site(prm(script=script), settings) as (client, app):
+            first = asyncio.create_task(client.post("/v1/score", json=ONE))
+            await gate.entered()
+            others = [asyncio.create_task(client.post("/v1/score", json=ONE)) for _ in range(2)]
+            waiting = app.state.service.metrics.queue_requests._value.get
+            await until(lambda: waiting() == 3)
+            refused = await client.post("/v1/score", json=ONE)
+            error(refused, 429, "busy")
+            assert int(refused.headers["retry-after"]) >= 1
+            error(await client.post("/v1/score", json={**ONE, "id": "x" * 3000}), 413, "too_long")
+            gate.open.set()
+            assert {(await one).status_code for one in (first, *others)} == {200}
+            error(await client.post("/v1/score", json={**ONE, "problem": "long"}), 413, "too_long")
+
+    asyncio.run(conversation())
+
+
 # ---- other sites' pages, other names, headers, the log ----
 
 
 def test_requests_to_other_hosts_names_are_refused():
     async def conversation():
         service = Service(prm())
-        app = guarded(service, hosts=frozenset({"127.0.0.1", "localhost", "[::1]"}))
+        app = build_app(service, hosts=frozenset({"127.0.0.1", "localhost", "[::1]"}))
         await service.start()
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8008") as client:
             for host in ("127.0.0.1:8008", "localhost", "LOCALHOST:1", "[::1]:8008"):
                 assert (await client.get("/health", headers={"host": host})).status_code == 200
             for host in ("evil.example", "evil.example:8008", "127.0.0.1.evil.example", ""):
-                error(await client.get("/health", headers={"host": host}), 403, "forbidden")
+                error(await client.get("/health", headers={"host": host}), 400, "invalid_request")
         await service.stop()
 
     asyncio.run(conversation())
@@ -250,7 +290,7 @@ def test_the_log_has_a_line_a_request_but_none_a_probe_and_nothing_of_what_was_a
 
     async def conversation():
         service = Service(prm(), log=lines.append)
-        app = guarded(service, keys=Keys({"alice": ALICE}))
+        app = build_app(service, keys=Keys({"alice": ALICE}))
         await service.start()
         transport = httpx.ASGITransport(app, client=("10.0.0.9", 1))
         async with httpx.AsyncClient(transport=transport, base_url="http://stepmark") as client:

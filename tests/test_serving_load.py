@@ -15,8 +15,9 @@ from pathlib import Path
 
 import serving_site  # noqa: F401  (it skips where fastapi is not installed)
 from ports import lasting_port
-from stepmark import Client
 from stepmark.models.http import Patience
+from stepmark.models.remote.prm import RemotePRM
+from stepmark.records import Solution
 
 TESTS = Path(__file__).parent
 
@@ -56,7 +57,7 @@ class Process:
 
 
 class Asker:
-    """A client that asks one thing after the other and keeps the answers; every second one in a session."""
+    """A client that asks one thing after the other and keeps the answers."""
 
     def __init__(self, url, number, stop):
         self.url, self.number, self.stop = url, number, stop
@@ -65,12 +66,12 @@ class Asker:
     def run(self):
         patience = Patience(retries=500, first_wait=0.05, max_wait=10.0, timeout=120.0)
         # It comes again sooner than it is told to, so that the test does not wait.
-        with Client(self.url, patience=patience, sleep=lambda wait: time.sleep(min(wait, 0.2))) as client:
+        with RemotePRM(self.url, patience=patience, sleep=lambda wait: time.sleep(min(wait, 0.2))) as prm:
+            problem = f"client {self.number}"
             if self.number % 2:
-                with client.session(f"session {self.number}") as session:
-                    self._ask(lambda step: session.extend([[step]])[0].score)
+                self._ask(lambda step: prm.score_last([Solution.of(problem, [step])])[0].score)
             else:
-                self._ask(lambda step: client.grade(f"client {self.number}", steps=[step]).scores[0])
+                self._ask(lambda step: prm.score(problem, steps=[step])[0])
 
     def _ask(self, score):
         while not self.stop.is_set():
@@ -124,11 +125,7 @@ def test_restarts_under_load_lose_nothing(tmp_path):
     for one in askers:
         assert one.answers == {step: 0.1 if index % 2 else 0.9 for index, step in enumerate(one.answers)}
     counts = Counter(tuple(json.loads(line)) for line in log.read_text().splitlines())
-    wanted = {
-        (f"{'session' if one.number % 2 else 'client'} {one.number}", step)
-        for one in askers
-        for step in one.answers
-    }
+    wanted = {(f"client {one.number}", step) for one in askers for step in one.answers}
     assert set(counts) == wanted
     # Only what was in work when it was killed, or had been answered to nobody, is computed again.
     assert max(counts.values()) <= 2

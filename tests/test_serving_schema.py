@@ -87,33 +87,10 @@ def hold(case, server, *more):
     return answer
 
 
-def in_a_session(case, server):
-    """The same request, of a session that there is; its answer."""
-    opened = SCHEMA["/v1/sessions"]["POST"].Case(body={"problem": "1 + 1?"}).call(base_url=server.url)
-    case.path_parameters = {"id": opened.json()["id"]}
-    answer = hold(case, server)
-    assert answer.status_code != 404
-    SCHEMA["/v1/sessions/{id}"]["DELETE"].Case(path_parameters=case.path_parameters).call(base_url=server.url)
-    return answer
-
-
 @SCHEMA.parametrize()
 @few(4)
 def test_answers_are_as_documented(case, scripted):
     hold(case, scripted, negative_data_rejection)
-
-
-@pytest.mark.parametrize("path", ["/v1/sessions/{id}/steps", "/v1/sessions/{id}/release"])
-def test_so_are_those_of_a_session(path, scripted):
-    statuses = set()
-
-    @few(10)
-    @given(SCHEMA[path]["POST"].as_strategy(generation_mode=GenerationMode.POSITIVE))
-    def ask(case):
-        statuses.add(in_a_session(case, scripted).status_code)
-
-    ask()
-    assert 200 in statuses
 
 
 @pytest.mark.slow
@@ -121,17 +98,6 @@ def test_so_are_those_of_a_session(path, scripted):
 @few(150)
 def test_many_answers_are_as_documented(case, real):
     hold(case, real, negative_data_rejection)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", ["/v1/sessions/{id}/steps", "/v1/sessions/{id}/release"])
-def test_so_are_many_of_a_session(path, real):
-    @few(150)
-    @given(SCHEMA[path]["POST"].as_strategy(generation_mode=GenerationMode.POSITIVE))
-    def ask(case):
-        in_a_session(case, real)
-
-    ask()
 
 
 @pytest.mark.slow

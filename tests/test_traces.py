@@ -1,5 +1,7 @@
 """Chat messages as a problem and steps."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -68,7 +70,14 @@ def test_a_trace_becomes_a_problem_and_one_step_a_turn():
     assert segmentation.rejoin() == RENDERING
     assert segmentation.how == "agent"
     assert segmentation.why == "the conversation has 4 assistant turns"
-    assert segmentation.steps == (
+    words = [[(m.role, step.raw[m.start : m.end]) for m in step.messages] for step in segmentation.steps]
+    assert words == [
+        [("assistant", "I look first."), ("tool", '[{"price": 140}]'), ("tool", "noon")],
+        [("assistant", "140 euros. Shall I?"), ("tool", ""), ("user", "Yes.\nNow.")],
+        [("assistant", "")],
+        [("assistant", "Done.\n")],
+    ]
+    assert tuple(replace(step, messages=()) for step in segmentation.steps) == (
         Step(
             lead="Assistant:\n",
             text='I look first.\nsearch({"to": "OSL"})\nnow()',
@@ -129,7 +138,8 @@ def test_one_assistant_turn_without_tools_is_a_plain_solution():
 
 def test_a_plain_solution_may_be_asked_for_as_a_turn():
     _, segmentation = read_messages(PLAIN, how="agent")
-    assert segmentation.steps == (Step(lead="Assistant:\n", text="2 + 3\n= 5. Yes.", start=11),)
+    (step,) = segmentation.steps
+    assert replace(step, messages=()) == Step(lead="Assistant:\n", text="2 + 3\n= 5. Yes.", start=11)
     assert (segmentation.how, segmentation.why) == ("agent", "asked for")
 
 

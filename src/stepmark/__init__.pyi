@@ -19,8 +19,6 @@ from stepmark.metrics.agreement import krippendorff_alpha as krippendorff_alpha
 from stepmark.models.load import load_prm as load_prm
 from stepmark.models.policies import load_policy as load_policy
 from stepmark.models.prm import PRM as PRM
-from stepmark.models.remote.client import AsyncClient as AsyncClient
-from stepmark.models.remote.client import Client as Client
 from stepmark.models.scripted import ScriptedPolicy as ScriptedPolicy
 from stepmark.models.scripted import ScriptedPRM as ScriptedPRM
 from stepmark.problems.arithmetic_world import ArithmeticWorld as ArithmeticWorld

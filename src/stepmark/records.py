@@ -33,6 +33,16 @@ DEFAULT_AXIS = "correctness"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MessageSpan:
+    """Where the words of a chat message stand in a text, in characters: [start, end)."""
+
+    role: str
+    """As the OpenAI chat API has it: system, user, assistant, tool."""
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
     """A question, and what is known of its answer."""
 
@@ -44,6 +54,10 @@ class Problem:
     """The reference answer, as the source writes it."""
     source: str | None = None
     """The data set that it came from."""
+    messages: tuple[MessageSpan, ...] = ()
+    """The chat messages in `text`; empty where it is no chat, or the words of one user message."""
+    tools: str | None = None
+    """The tools that an agent was given, as the JSON of a list in the form of the OpenAI chat API."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +81,9 @@ class Step:
     """Character offset of `text` in the original; None when the caller gave ready-made steps."""
     speaker: str | None = None
     """Who spoke: the name of one of several agents; None where it is not told."""
+    messages: tuple[MessageSpan, ...] = ()
+    """Of a conversation, the chat messages in `raw`: the words of the agent's turn without its thought and its tool calls, then what
+    answered it. Empty for other steps."""
 
     @property
     def raw(self) -> str:
@@ -256,9 +273,10 @@ class StepScores:
     when an outcome reward model reads, or past the error at which a critique stopped."""
     kind: ScoreKind
     classes: tuple[tuple[float, ...] | None, ...] | None = None
-    """Class probabilities a step, for PRMs with more than two classes, in the order of `class_names`."""
+    """Probabilities a step, in the order of `class_names`: of the classes of a PRM of three classes, which sum to 1, or of the labels of a
+    PRM of several labels, each by itself."""
     class_names: tuple[str, ...] | None = None
-    """("negative", "neutral", "positive")."""
+    """("negative", "neutral", "positive"), or the labels."""
     critiques: tuple[tuple[str, ...], ...] | None = None
     """What a generative PRM wrote for each step: the evidence for its score."""
     problem_tokens: int | None = None
@@ -266,6 +284,9 @@ class StepScores:
     when the PRM does not tell."""
     solution_tokens: int | None = None
     """Tokens that it read of the steps."""
+    step_tokens: tuple[int, ...] | None = None
+    """Tokens that each step adds to the prefix before it, up to where its score is read; 0 for a step that was not read. None
+    when the PRM does not tell."""
 
 
 CheckName = Literal["equation", "unit", "algebra", "answer"]
@@ -307,6 +328,8 @@ class GradedStep:
     """What exact checks prove to be wrong in it."""
     critiques: tuple[str, ...] = ()
     """What a generative PRM wrote of it."""
+    classes: Mapping[str, float] = field(default_factory=dict)
+    """The probability of each class or label by its name, for PRMs that have several (`StepScores.classes`)."""
 
     @property
     def refuted(self) -> bool:
@@ -350,15 +373,22 @@ class GradedSolution:
     def steps(self) -> tuple[GradedStep, ...]:
         """The steps, each with its text, score and findings."""
         critiques = self.step_scores.critiques or ((),) * len(self.scores)
+        classes = self.step_scores.classes or (None,) * len(self.scores)
+        names = self.step_scores.class_names or ()
         by_step: dict[int, list[Finding]] = {}
         for finding in self.findings or ():
             by_step.setdefault(finding.step, []).append(finding)
         return tuple(
             GradedStep(
-                number=at + 1, text=text, score=score, findings=tuple(by_step.get(at, ())), critiques=critique
+                number=at + 1,
+                text=text,
+                score=score,
+                findings=tuple(by_step.get(at, ())),
+                critiques=critique,
+                classes=dict(zip(names, shares or (), strict=False)),
             )
-            for at, (text, score, critique) in enumerate(
-                zip(self.solution.texts, self.scores, critiques, strict=True)
+            for at, (text, score, critique, shares) in enumerate(
+                zip(self.solution.texts, self.scores, critiques, classes, strict=True)
             )
         )
 

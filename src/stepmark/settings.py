@@ -180,9 +180,12 @@ def _bounds(metadata: list[Any]) -> str:
     return ""
 
 
-def setting_error(error: ValidationError, name: str, annotation: Any) -> SettingError:
-    """The error of a setting for what pydantic found in its value."""
+def setting_error(error: ValidationError, name: str, annotation: Any) -> UsageError:
+    """The error of a setting for what pydantic found in its value; where a reader of the value refused it, the reader's own."""
     first = error.errors(include_url=False)[0]
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, UsageError):
+        return cause
     bounds = _bounds_of(annotation) if first["type"] in _OUT_OF_BOUNDS else ""
     return SettingError(name, first["input"], bounds or expected(annotation))
 

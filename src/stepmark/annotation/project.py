@@ -16,8 +16,9 @@ from stepmark.annotation.labels import Change, Mode
 from stepmark.data.json_rows import json_type
 from stepmark.data.labelled import FORMATS
 from stepmark.data.reading import check_readable, read_rows
+from stepmark.data.settings_file import read_settings
 from stepmark.data.solutions import is_graded
-from stepmark.errors import InputError, MissingExtraError, SettingError, UnknownNameError
+from stepmark.errors import InputError, SettingError, UnknownNameError
 from stepmark.records import DEFAULT_AXIS, read_record
 from stepmark.registry import unknown_name
 from stepmark.settings import settings
@@ -158,7 +159,7 @@ def load_project(
         shown = {"help": {"show": "before"}} if suggest or is_graded(next(read_rows(file))) else {}
         given = {"items": [str(file)], **shown, **(settings or {})}
         return Loaded(project=_project(given, "command line", Path()))
-    data = _yaml(file)
+    data = read_settings(file)
     if "annotation_schemes" in data:
         data, notes = potato_settings(data, str(file))
     project = _project(_merged(data, settings or {}), str(file), file.parent)
@@ -251,43 +252,6 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
         if isinstance(value, Mapping) and isinstance(below.get(key), Mapping)
     }
     return {**below, **above, **parts}
-
-
-def _yaml(file: Path) -> dict[str, Any]:
-    """A YAML mapping, without a key twice.
-
-    Raises:
-        InputError: with `FILE:LINE`.
-    """
-    try:
-        import yaml
-    except ImportError as error:
-        raise MissingExtraError('a project file needs PyYAML: pip install "stepmark[annotate]"') from error
-
-    class Loader(yaml.SafeLoader):
-        """Refuses keys that YAML would let overwrite each other."""
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            keys: list[Any] = []
-            for key_node, _ in node.value:
-                key = self.construct_object(key_node, deep=True)
-                if key in keys:
-                    line = key_node.start_mark.line + 1
-                    raise InputError(f"the key {key!r} stands twice; expected once", where=f"{file}:{line}")
-                keys.append(key)
-            made: dict[Any, Any] = super().construct_mapping(node, deep)
-            return made
-
-    try:
-        data = yaml.load(file.read_text(encoding="utf-8-sig"), Loader)  # noqa: S506  # it is a SafeLoader
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise InputError(f"no YAML: {error.problem or error.context}", where=f"{file}:{line}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"no YAML: {error}", where=str(file)) from None
-    if not isinstance(data, dict):
-        raise InputError(f"expected settings by name, found {json_type(data)}", where=str(file))
-    return data
 
 
 @settings

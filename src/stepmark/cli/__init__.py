@@ -25,6 +25,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "problems": ("stepmark.cli.problems:app", "Make problems with known truth, or read others' files."),
     "sample": ("stepmark.cli.sample:sample_command", "Sample solutions of problems from a policy."),
     "grade": ("stepmark.cli.grade:grade_command", "Grade solutions step by step with a PRM."),
+    "watch": (
+        "stepmark.cli.watch:watch_command",
+        "Score an agent's turns while it works, or answer its hook.",
+    ),
     "split": ("stepmark.cli.split:split_command", "Cut solutions into steps."),
     "families": ("stepmark.cli.families:families_command", "List the PRM families that stepmark can read."),
     "evaluate": ("stepmark.cli.evaluate:app", "Measure what a PRM is good for, with intervals."),

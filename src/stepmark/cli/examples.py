@@ -28,6 +28,10 @@ EXAMPLES = {
         "stepmark grade solutions.jsonl",
         "stepmark grade solutions.jsonl --prm qwen-7b --out graded.jsonl --report report.html",
     ),
+    "watch": (
+        "stepmark watch ~/.claude/projects/my-project/session.jsonl --follow",
+        "stepmark watch --hook --prm http://127.0.0.1:8000",
+    ),
     "split": ("stepmark split solution.txt", "stepmark split solution.txt --split sentence --json"),
     "families": ("stepmark families", "stepmark families | grep qwen"),
     "evaluate": (

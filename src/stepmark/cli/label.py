@@ -39,6 +39,8 @@ class LabelOptions:
 
     out: Annotated[opt.FileOrDash | None, opt.in_common("--out")] = None
     """Write the labelled solutions to this file (format stepmark-labels), gzipped if its name ends in .gz."""
+    report: Annotated[opt.FileOrDash | None, opt.in_common("--report")] = None
+    """Write the labelled solutions as one HTML page to this file."""
     split: opt.Split = "auto"
     columns: opt.Columns | None = None
     keep_going: opt.KeepGoing = False

@@ -33,7 +33,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from stepmark.data.json_rows import json_type
 from stepmark.data.messages import Chat, plain_messages, text_or_none
@@ -45,6 +45,7 @@ from stepmark.errors import InputError, UsageError
 from stepmark.records import (
     GradedSolution,
     LabelledSolution,
+    MessageSpan,
     Problem,
     SampledSolution,
     Solution,
@@ -53,6 +54,17 @@ from stepmark.records import (
 )
 from stepmark.settings import checked
 from stepmark.show.text import amount
+
+
+class TurnShares(NamedTuple):
+    """A turn as it is written out."""
+
+    before: str
+    graded: str
+    after: str
+    """What stands before the graded text, that text, and what stands after it; they rejoin to the turn."""
+    words: MessageSpan
+    """The turn's own words in it, without its thought and its tool calls."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,8 +85,18 @@ class ChatMessage:
         word = self.role.capitalize()
         return f"{word} ({self.speaker}):" if self.speaker else f"{word}:"
 
-    def shares(self, reasoning: Reasoning) -> tuple[str, str, str]:
-        """What stands before the graded text of a turn, that text, and what stands after it; they rejoin to the turn."""
+    def under_heading(self, reasoning: Reasoning) -> tuple[str, MessageSpan]:
+        """The whole message as it is written out, and where in it its words stand."""
+        before, graded, after, words = self.shares(reasoning)
+        shift = len(self.heading) + 1
+        moved = replace(words, start=words.start + shift, end=words.end + shift)
+        return f"{self.heading}\n{before}{graded}{after}", moved
+
+    def shares(self, reasoning: Reasoning) -> TurnShares:
+        """The shares of a turn; all of another message stands after."""
+        if self.role != "assistant":
+            whole = MessageSpan(role=self.role, start=0, end=len(self.content))
+            return TurnShares("", "", self.content, whole)
         within = list(texts_of(self.content))
         thoughts = [text for text, thought in within if thought]
         thought = "\n".join(
@@ -83,11 +105,16 @@ class ChatMessage:
         parts = [text.strip() for text, thought in within if not thought]
         if not thought and (within == [(self.content, False)] or self.content.isspace()):  # without a mark
             parts = [self.content]
-        spoken = "\n".join([part for part in parts if part] + list(self.calls))
+        words = "\n".join(part for part in parts if part)
+        spoken = "\n".join([words, *self.calls] if words else self.calls)
         gap = "\n" if thought and spoken else ""
+        start = len(thought + gap)
+        span = MessageSpan(role=self.role, start=start, end=start + len(words))
         if reasoning == "only":
-            return "", thought, gap + spoken
-        return (thought + gap, spoken, "") if reasoning == "drop" else ("", thought + gap + spoken, "")
+            return TurnShares("", thought, gap + spoken, span)
+        if reasoning == "drop":
+            return TurnShares(thought + gap, spoken, "", span)
+        return TurnShares("", thought + gap + spoken, "", span)
 
 
 def read_messages(
@@ -129,7 +156,7 @@ def read_messages(
             f"expected at least one assistant message (its turns are the steps), found none in {amount(len(read), 'message')}"
         )
     for i in turns:
-        if not any(share.strip() for share in read[i].shares("keep")):
+        if not read[i].shares("keep").graded.strip():
             raise refuse(
                 "expected an assistant turn with content or tool calls, found neither; leave the message out",
                 f"messages[{i}]",
@@ -184,43 +211,82 @@ def _plain(message: ChatMessage, how: str, marker: str | None, reasoning: Reason
 def _problem(messages: Sequence[ChatMessage]) -> Problem:
     if len(messages) == 1 and messages[0].role == "user":
         return Problem(text=messages[0].content)
-    return Problem(text="\n\n".join(f"{message.heading}\n{message.content}" for message in messages))
+    text, spans = "", []
+    for message in messages:
+        text += ("\n\n" if text else "") + f"{message.heading}\n"
+        spans.append(MessageSpan(role=message.role, start=len(text), end=len(text) + len(message.content)))
+        text += message.content
+    return Problem(text=text, messages=tuple(spans))
+
+
+class Opening(NamedTuple):
+    """The turns before the first graded one: the layout of that, and where in it their words stand."""
+
+    text: str = ""
+    messages: tuple[MessageSpan, ...] = ()
+
+    def then(self, message: ChatMessage, reasoning: Reasoning) -> Opening:
+        """With one more turn."""
+        text, words = message.under_heading(reasoning)
+        moved = replace(words, start=words.start + len(self.text), end=words.end + len(self.text))
+        return Opening(f"{self.text}{text}\n\n", (*self.messages, moved))
+
+
+def step_of(turn: ChatMessage, reasoning: Reasoning, opening: Opening) -> Step | None:
+    """The step that a turn is; None where nothing of it is graded.
+
+    Args:
+        opening: what stands before it, where it is the first.
+    """
+    before, graded, rest, _ = turn.shares(reasoning)
+    if not (text := graded.strip()):
+        return None
+    _, words = turn.under_heading(reasoning)
+    shift = len(opening.text)
+    blank = len(graded) - len(graded.lstrip())
+    after = graded[blank + len(text) :]
+    return Step(
+        text=text,
+        lead=f"{opening.text}{turn.heading}\n{before}{graded[:blank]}",
+        # The raw share is lead + text + observation + tail: spaces that end the turn go before the observation.
+        observation=after + rest if rest else "",
+        tail="" if rest else after,
+        speaker=turn.speaker,
+        messages=(*opening.messages, replace(words, start=words.start + shift, end=words.end + shift)),
+    )
+
+
+def answered(step: Step, message: ChatMessage, reasoning: Reasoning) -> Step:
+    """A step with one more message that answers it, or a turn of which nothing is graded."""
+    text, words = message.under_heading(reasoning)
+    shift = len(step.raw) + len("\n\n")
+    return replace(
+        step,
+        observation=f"{step.observation}{step.tail}\n\n{text}",
+        tail="",
+        messages=(*step.messages, replace(words, start=words.start + shift, end=words.end + shift)),
+    )
 
 
 def _trace(messages: Sequence[ChatMessage], reasoning: Reasoning) -> tuple[Step, ...]:
     """The conversation from its first assistant turn on; each turn of which something is graded is a step."""
-    groups: list[tuple[ChatMessage, list[str]]] = []
-    opening = ""  # of the first step: turns before it of which nothing is graded
-    for message in messages:
-        spoken = message.role == "assistant"
-        before, graded, rest = message.shares(reasoning) if spoken else ("", "", message.content)
-        if graded.strip():
-            groups.append((message, []))
-        elif groups:
-            groups[-1][1].append(f"\n\n{message.heading}\n{before}{rest}")
-        else:
-            opening += f"{message.heading}\n{before}{rest}\n\n"
     steps: list[Step] = []
+    opening = Opening()
+    for message in messages:
+        step = None
+        if message.role == "assistant":
+            step = step_of(message, reasoning, Opening() if steps else opening)
+        if step is not None:
+            steps.append(step)
+        elif steps:
+            steps[-1] = answered(steps[-1], message, reasoning)
+        else:
+            opening = opening.then(message, reasoning)
     at = 0
-    for index, (turn, answers) in enumerate(groups):
-        before, graded, rest = turn.shares(reasoning)
-        text = graded.strip()
-        blank = len(graded) - len(graded.lstrip())
-        lead = f"{opening if index == 0 else ''}{turn.heading}\n{before}{graded[:blank]}"
-        after = graded[blank + len(text) :]
-        observation = rest + "".join(answers)
-        # The raw share is lead + text + observation + tail: spaces that end the turn go before the observation.
-        tail = "" if index == len(groups) - 1 else "\n\n"
-        step = Step(
-            text=text,
-            lead=lead,
-            observation=after + observation if observation else "",
-            tail=tail if observation else after + tail,
-            start=at + len(lead),
-            speaker=turn.speaker,
-        )
-        steps.append(step)
-        at += len(step.raw)
+    for index, step in enumerate(steps):
+        tail = step.tail if index == len(steps) - 1 else f"{step.tail}\n\n"
+        steps[index] = replace(step, tail=tail, start=at + len(step.lead))
+        at += len(steps[index].raw)
     return tuple(steps)
 
 

@@ -31,7 +31,18 @@ from stepmark.records import Record, Refusal, record_row
 STDIO = "-"
 """The name of standard input and of standard output."""
 
-ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
+ENDINGS = (
+    ".jsonl",
+    ".jsonl.gz",
+    ".json",
+    ".json.gz",
+    ".traj",
+    ".csv",
+    ".csv.gz",
+    ".tsv",
+    ".tsv.gz",
+    ".parquet",
+)
 """The ends of the names of files that hold rows, where a folder is read."""
 
 Source = str | Path | Iterable[Any]

@@ -43,7 +43,7 @@ from stepmark.data.columns import (
     riding,
 )
 from stepmark.data.json_rows import json_type
-from stepmark.data.messages import plain_messages
+from stepmark.data.messages import loaded, plain_messages, written
 from stepmark.data.reading import Row, Source, read_rows
 from stepmark.data.steps.thoughts import Reasoning
 from stepmark.data.traces import chat_rows
@@ -314,6 +314,10 @@ def _read_solution(
         value = row[column]
         messages = plain_messages(value if isinstance(value, str) else list_of(row, column), where, column)
         problem, cut = read_messages(messages, where=where, how=how, marker=marker, reasoning=reasoning)
+        tools = loaded(row.get("tools"))
+        if isinstance(tools, list) and tools and all(isinstance(tool, Mapping) for tool in tools):
+            problem = replace(problem, tools=written(tools))
+            used.add("tools")
         steps = cut.steps
     elif kind == "solution":
         from stepmark.data.steps.splitting import split

@@ -11,7 +11,6 @@ from stepmark.evaluation.disagreement import Disagreement as Disagreement
 from stepmark.evaluation.drift import Drift as Drift
 from stepmark.evaluation.evaluation import Evaluation as Evaluation
 from stepmark.evaluation.evaluation import Run as Run
-from stepmark.evaluation.evaluation import Views as Views
 from stepmark.evaluation.labels import LabelAgreement as LabelAgreement
 from stepmark.evaluation.result import Figure as Figure
 from stepmark.evaluation.result import Result as Result
@@ -20,6 +19,7 @@ from stepmark.evaluation.search import SearchContest as SearchContest
 from stepmark.evaluation.verifier import VerifierAccuracy as VerifierAccuracy
 from stepmark.metrics.intervals import shares as shares
 from stepmark.settings import settings as settings
+from stepmark.show.evaluation import Report as Report
 from stepmark.show.evaluation import Section as Section
 from stepmark.show.evaluation import Tile as Tile
 from stepmark.show.tables import Table as Table

@@ -18,26 +18,25 @@ from stepmark.data.labelled import read_labelled
 from stepmark.data.reading import Row, Source, read_rows
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, first_error, unique
-from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
+from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, counted
 from stepmark.evaluation.result import Figure, Item, Result, shown
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.evaluation.thresholds import ThresholdRule, check_asked, policies
 from stepmark.evaluation.views import (
-    Cell,
+    Column,
     bars_of,
     card,
-    cell,
     examples_of,
     problem,
     table_of,
-    tile,
+    tiles_of,
     unreadable,
 )
 from stepmark.metrics.first_error import first_wrong
 from stepmark.metrics.intervals import Floats, Statistic, of_parts
 from stepmark.records import DEFAULT_AXIS, Judgement, LabelledSolution, Solution, Step
 from stepmark.settings import settings
-from stepmark.show.evaluation import Examples, Section
+from stepmark.show.evaluation import Examples, Report, Section
 from stepmark.show.tables import Align, Table
 from stepmark.show.text import amount
 
@@ -155,7 +154,7 @@ class Benchmark(Evaluation, ABC):
         """What the main table calls a row."""
         return name
 
-    def columns(self, items: Sequence[Item]) -> Mapping[str, Cell]:
+    def columns(self, items: Sequence[Item]) -> Mapping[str, Column]:
         """Columns of the main table before the figures."""
         del items
         return {}
@@ -168,7 +167,7 @@ class Benchmark(Evaluation, ABC):
     def facts(self, items: Sequence[Item], sheet: Sheet | None) -> list[str]:
         """Sentences about what was measured and what was left out."""
         return [
-            f"{amount(len(items), 'solution')} of {amount(len({item['problem'] for item in items}), 'problem')}. {self.about}".strip(),
+            f"{counted(items)}. {self.about}".strip(),
             *(unreadable(sheet) if sheet is not None else []),
         ]
 
@@ -205,8 +204,8 @@ class Benchmark(Evaluation, ABC):
         words.setdefault(self.overall, "; ".join(dict.fromkeys(words.values())))
         figures = run.figures(items, self.statistic(items), words)
         names, head = self.rows_of(items), next(iter(self.shown.values()))
-        columns = dict(self.columns(items))
-        columns |= {title: cell(figures, "{}/" + what) for title, what in self.shown.items()}
+        columns: dict[str, Column] = dict(self.columns(items))
+        columns |= {title: "{}/" + what for title, what in self.shown.items()}
         if chosen:
             columns = {
                 "Threshold": lambda name: (
@@ -216,14 +215,13 @@ class Benchmark(Evaluation, ABC):
             }
         heads = list(self.shown.items())[: self.headlines]
         tiles = names if len(names) * len(heads) <= _TILES else names[-1:]
-        views = Views(
+        report = Report(
             title=f"{self.title}: {name}{self._beside()}",
             verdict=self.verdict(figures, names[-1]),
-            facts=self.facts(items, sheet),
-            remarks=(INTERVALS, *([_TUNING] if chosen else [])),
-            tiles=[
-                tile(f"{title}, {of}", figures.get(f"{of}/{what}")) for of in tiles for title, what in heads
-            ],
+            facts=(*self.facts(items, sheet), INTERVALS, *([_TUNING] if chosen else [])),
+            tiles=tiles_of(
+                figures, {f"{title}, {of}": f"{of}/{what}" for of in tiles for title, what in heads}
+            ),
             sections=(
                 Section(
                     title="Figures",
@@ -233,6 +231,7 @@ class Benchmark(Evaluation, ABC):
                             "Part",
                             names,
                             columns,
+                            figures,
                             label=self.label_of,
                             note=self._note(),
                             left=1 + bool(chosen),
@@ -253,7 +252,7 @@ class Benchmark(Evaluation, ABC):
             ),
         )
         return run.result(
-            self, views, figures, items, prm=name, identity=None if sheet is None else sheet.identity
+            self, report, figures, items, prm=name, identity=None if sheet is None else sheet.identity
         )
 
     def _beside(self) -> str:

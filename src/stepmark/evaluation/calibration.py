@@ -21,18 +21,27 @@ from pydantic import Field
 from stepmark.data.reading import read_rows
 from stepmark.errors import UsageError
 from stepmark.evaluation.cases import Case, Neutral, step_labels, unique
-from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
+from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, counted
 from stepmark.evaluation.result import Item, Result, shown
 from stepmark.evaluation.scores import Sheet, check_how, score_lengths, solution_score
 from stepmark.evaluation.sources import read_cases, read_prmbench
-from stepmark.evaluation.views import Cell, Figures, card, cell, problem, table_of, tile, unreadable
+from stepmark.evaluation.views import (
+    Column,
+    Figures,
+    card,
+    examples_of,
+    problem,
+    table_of,
+    tiles_of,
+    unreadable,
+)
 from stepmark.metrics.binary import bin_of, reliability, weighted_auc
 from stepmark.metrics.intervals import Floats, Statistic, bootstrap, ratio_statistic, shares
-from stepmark.metrics.scaling import logit, platt, sigmoid, temperature
+from stepmark.metrics.scaling import logit, platt, sigmoid
 from stepmark.models.lazy import Lazy
 from stepmark.records import DEFAULT_AXIS, ScoreKind
 from stepmark.settings import settings
-from stepmark.show.evaluation import Examples, Section, Tile
+from stepmark.show.evaluation import Examples, Report, Section
 from stepmark.show.evaluation import Item as Shown
 from stepmark.show.plots import Bin, Reliability
 from stepmark.show.tables import ABSENT, Table, interval_text
@@ -43,9 +52,6 @@ if TYPE_CHECKING:
 
 Target = Literal["steps", "outcome"]
 TARGETS: tuple[Target, ...] = get_args(Target)
-
-MAPS = ("temperature", "platt")
-"""Keys of an item's target that hold calibrated scores, where there are any."""
 
 FIGURES = ("auc", "ece", "brier", "mean_score", "share_right", "gap")
 """`gap` is mean score minus share right: over 0 where the PRM is too confident. All but AUC and `share_right` need probabilities and are not
@@ -150,47 +156,47 @@ def facets(items: Sequence[Item]) -> Iterator[Facet]:
     counts = np.array([item["counts"] for item in items])
     roles = np.array([item["role"] or "" for item in items])
     for target in TARGETS:
-        if not any(target in item for item in items):
-            continue
         entries = [
-            (at, step)
+            (at, step, score, label)
             for at, item in enumerate(items)
-            if target in item
-            for step, (score, label) in enumerate(
-                zip(item[target]["scores"], item[target]["labels"], strict=True)
-            )
+            for step, (score, label) in enumerate(pairs_of(item, target))
             if score is not None and label is not None
         ]
+        if not any(target in item for item in items):
+            continue
         base = Facet(
             target=target,
             name="all",
-            scores=np.array([items[at][target]["scores"][step] for at, step in entries], dtype=float),
-            labels=np.array([items[at][target]["labels"][step] for at, step in entries], dtype=float),
-            owner=np.array([at for at, _ in entries], dtype=np.intp),
+            scores=np.array([score for _, _, score, _ in entries], dtype=float),
+            labels=np.array([label for _, _, _, label in entries], dtype=float),
+            owner=np.array([at for at, *_ in entries], dtype=np.intp),
             probability=items[0]["kind"] == "probability",
             bins=items[0]["bins"],
         )
         yield (everything := base.only("all", counts[base.owner]))
-        for key in ("group", "policy"):
-            values = np.array([item[key] or "" for item in items])[everything.owner]
-            names = sorted({str(value) for value in values} - {""})
-            if len(names) > 1:
-                for name in names:
-                    yield everything.only(f"{key} {name}", values == name)
+        parts = {
+            key: np.array([item[key] or "" for item in items])[base.owner] for key in ("group", "policy")
+        }
+        for key, values in parts.items():
+            names = sorted({str(value) for value in values[counts[base.owner]]} - {""})
+            for name in names if len(names) > 1 else ():
+                yield everything.only(f"{key} {name}", values[counts[base.owner]] == name)
         if target == "steps":
-            at = np.array([position(step) for _, step in entries])[counts[base.owner]]
+            at = np.array([position(step) for _, step, *_ in entries])[counts[base.owner]]
             for name in POSITIONS:
                 if (at == name).any():
                     yield everything.only(f"position {name}", at == name)
-        if not roles.any():
-            continue
-        views = [view for view in MAPS if any(view in item.get(target, {}) for item in items)]
-        for role in ("measured", "fitted here"):
-            inside = roles[base.owner] == role
-            yield base.only(f"{role}, before", inside)
-            for view in views:
-                mapped = np.array([items[at][target][view][step] for at, step in entries], dtype=float)
-                yield replace(base, scores=mapped, probability=True).only(f"{role}, {view}", inside)
+        if roles.any():
+            inside = roles[base.owner] == MEASURED
+            yield base.only("measured, before", inside)
+            mapped = np.array([items[at][target]["platt"][step] for at, step, *_ in entries], dtype=float)
+            yield replace(base, scores=mapped, probability=True).only("measured, platt", inside)
+
+
+def pairs_of(item: Item, target: Target) -> Iterator[tuple[float | None, float | None]]:
+    """The scores of an item with their labels; none where it does not have the target."""
+    part = item.get(target, {"scores": (), "labels": ()})
+    return zip(part["scores"], part["labels"], strict=True)
 
 
 def statistic(items: Sequence[Item]) -> Statistic:
@@ -278,7 +284,7 @@ def bin_statistic(facet: Facet, count: int) -> Statistic:
 
 
 MEASURED = "measured"
-FITTED = "fitted here"
+FITTED = "fitted"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -366,80 +372,49 @@ def _plain(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Maps:
-    """What was fitted for one target."""
+class PlattMap:
+    """What was fitted for one target: `sigmoid(scale * logit + shift)`."""
 
     scale: float
-    """Platt: `sigmoid(scale * logit + shift)`."""
     shift: float
-    temperature: float | None
-    """`sigmoid(logit / temperature)`; None when none fits or the scores have no middle."""
-    no_temperature: str
-    """Why there is none; "" when there is one."""
     count: int
     """Scores that it was fitted on."""
     certain: int
     """Of those, how many are exactly 0 or 1."""
 
 
-def fit(items: Sequence[Item], target: Target) -> Maps:
-    """Fit both maps on the items whose role is `FITTED`.
+def fit(items: Sequence[Item], target: Target) -> PlattMap:
+    """Fit the map on the items whose role is `FITTED`.
 
     Raises:
         UsageError: no right or no wrong ones there, or scores that are all the same; says which target.
     """
-    x, y = [], []
-    for item in items:
-        if item["role"] == FITTED and target in item:
-            for score, label in zip(item[target]["scores"], item[target]["labels"], strict=True):
-                if score is not None and label is not None:
-                    x.append(score)
-                    y.append(label)
-    kind = items[0]["kind"]
-    logits = list(logits_of(x, kind, edges(items, target)))
+    pairs = [
+        (score, label)
+        for item in items
+        if item["role"] == FITTED
+        for score, label in pairs_of(item, target)
+        if score is not None and label is not None
+    ]
+    x, y, kind = [score for score, _ in pairs], [label for _, label in pairs], items[0]["kind"]
     try:
-        scale, shift = platt(logits, y)
+        scale, shift = platt(list(logits_of(x, kind, edges(items, target))), y)
     except UsageError as error:
         raise UsageError(
             f"{target}: nothing can be fitted on the {amount(len(y), 'score')} to fit on: {error}"
         ) from None
-    warmth, why = None, "unbounded scores have no middle that a temperature could keep"
-    if kind != "unbounded":
-        try:
-            warmth, why = temperature(logits, y), ""
-        except UsageError as error:
-            why = str(error)
-    return Maps(
-        scale=scale,
-        shift=shift,
-        temperature=warmth,
-        no_temperature=why,
-        count=len(y),
-        certain=sum(score in (0.0, 1.0) for score in x) if kind == "probability" else 0,
-    )
+    certain = sum(score in (0.0, 1.0) for score in x) if kind == "probability" else 0
+    return PlattMap(scale=scale, shift=shift, count=len(y), certain=certain)
 
 
-def apply(items: Sequence[Item], maps: Mapping[Target, Maps]) -> None:
-    """Put the calibrated scores into every item, under "platt" and "temperature", where there is a map."""
-    for target in TARGETS:
-        if target not in maps:
-            continue
-        result = maps[target]
+def apply(items: Sequence[Item], maps: Mapping[Target, PlattMap]) -> None:
+    """Put the calibrated scores into every item, under "platt", where there is a map."""
+    for target, fitted in maps.items():
         bounds = edges(items, target)
-        for item in items:
-            if target not in item:
-                continue
-            part = item[target]
+        for part, kind in ((item[target], item["kind"]) for item in items if target in item):
             known = [score for score in part["scores"] if score is not None]
-            logits = logits_of(known, item["kind"], bounds)
-            if result.temperature is not None:
-                part["temperature"] = _put(part["scores"], sigmoid(logits / result.temperature))
-            part["platt"] = _put(part["scores"], sigmoid(result.scale * logits + result.shift))
-
-
-def _put(scores: Sequence[float | None], values: Floats) -> list[float | None]:
-    left = iter(values)
-    return [None if score is None else float(next(left)) for score in scores]
+            values = iter(sigmoid(fitted.scale * logits_of(known, kind, bounds) + fitted.shift))
+            part["platt"] = [None if score is None else float(next(values)) for score in part["scores"]]
 
 
 Edges = tuple[float, float]
@@ -489,7 +464,7 @@ class Calibration(Evaluation):
     aggregate: str | None = None
     """How step scores become one number for the solution. Default: the PRM's own."""
     fit: str | None = None
-    """Fit temperature and Platt scaling on this, measure on the rest: another data file, or a group of the data."""
+    """Fit Platt scaling on this, measure on the rest: another data file, or a group of the data."""
     fit_share: float | None = None
     """Fit on this share of the problems, chosen by a hash of each."""
     store: str | Path | None = None
@@ -579,7 +554,7 @@ class Calibration(Evaluation):
         check_readout(spec.readout)
         return spec
 
-    def _store(self, run: Run, maps: Maps, split: Split, result: Result) -> None:
+    def _store(self, run: Run, maps: PlattMap, split: Split, result: Result) -> None:
         from stepmark.models.spec import store_calibration
 
         assert self.store is not None
@@ -606,7 +581,7 @@ class Calibration(Evaluation):
 
     def calibrated(
         self, sheet: Sheet, run: Run, targets: Sequence[Target], *, split: Split | None = None
-    ) -> tuple[Result, Mapping[Target, Maps]]:
+    ) -> tuple[Result, Mapping[Target, PlattMap]]:
         """The result of graded cases, and what was fitted.
 
         Raises:
@@ -614,7 +589,7 @@ class Calibration(Evaluation):
         """
         how = check_how(self.aggregate, sheet)
         items = items_of(sheet, targets, how=how, bins=self.bins, neutral=self.neutral)
-        maps: dict[Target, Maps] = {}
+        maps: dict[Target, PlattMap] = {}
         if split is not None:
             for item in items:
                 item["role"] = split.roles[item["id"]]
@@ -622,26 +597,40 @@ class Calibration(Evaluation):
             maps = {target: fit(items, target) for target in targets}
             apply(items, maps)
         parts: dict[tuple[str, str], Facet] = {(facet.target, facet.name): facet for facet in facets(items)}
-        figures = run.figures(items, statistic(items), {} if split is None else _policies(parts, split))
-        views = Views(
+        words = (
+            {f"{target}/measured, platt": f"fitted on {split.words}, measured on the rest" for target in maps}
+            if split
+            else {}
+        )
+        figures = run.figures(items, statistic(items), words)
+        intervals = INTERVALS if split is None else f"{INTERVALS[:-1]}; the fitted map is held fixed in them."
+        report = Report(
             title=f"Calibration: {sheet.prm}",
             verdict=" ".join(
-                [*(useless(target, figures) for target in targets), *(direction(t, figures) for t in targets)]
-            ).strip(),
+                [
+                    *filter(None, (useless(one, figures) for one in targets)),
+                    *(direction(one, figures) for one in targets),
+                ]
+            ),
             facts=(
-                *_counted(items, targets, how),
+                *_measured_on(items, targets, how),
                 *_left_out(sheet, items, targets),
                 *_fitted(maps, split),
+                intervals,
             ),
-            remarks=(
-                INTERVALS if split is None else f"{INTERVALS[:-1]}; a fitted map is held fixed in them.",
+            tiles=tiles_of(
+                figures,
+                {
+                    f"{label}, {target}": (f"{target}/{name}", scale, digits)
+                    for target in targets
+                    for label, (name, scale, digits) in _TILES.items()
+                },
             ),
-            tiles=[tile for target in targets for tile in _tiles(target, figures)],
-            sections=_sections(sheet, items, targets, parts, figures, maps, split, how, run),
+            sections=_sections(sheet, items, targets, parts, figures, maps, how, run),
         )
         result = run.result(
             self,
-            views,
+            report,
             figures,
             items,
             prm=sheet.prm,
@@ -653,15 +642,13 @@ class Calibration(Evaluation):
         return result, maps
 
 
-def _policies(parts: Facets, split: Split) -> dict[str, str]:
-    """What a facet's map was fitted on."""
-    policies = {}
-    for target, name in parts:
-        if name.startswith("measured, "):
-            policies[f"{target}/{name}"] = f"fitted on {split.words}, measured on the rest"
-        elif name.startswith(FITTED):
-            policies[f"{target}/{name}"] = f"fitted here, on {split.words}"
-    return policies
+_TILES: dict[str, tuple[str, float, int]] = {
+    "AUC (%)": ("all/auc", 100, 1),
+    "ECE (%)": ("all/ece", 100, 1),
+    "Brier": ("all/brier", 1, 3),
+    "Gap (points)": ("all/gap", 100, 1),
+    "ECE after Platt (%)": ("measured, platt/ece", 100, 1),
+}
 
 
 def _sections(
@@ -670,48 +657,69 @@ def _sections(
     targets: Sequence[Target],
     parts: Facets,
     figures: Figures,
-    maps: Mapping[Target, Maps],
-    split: Split | None,
+    maps: Mapping[Target, PlattMap],
     how: str,
     run: Run,
 ) -> list[Section]:
     first: list[Shown] = []
-    if split is not None:
-        first += [scaling_table(target, parts, figures, maps[target], split) for target in targets]
+    by_part: list[Shown] = []
+    diagrams: list[Shown] = []
     for target in targets:
+        names = [name for of, name in parts if of == target]
         title = "Steps" if target == "steps" else f"Outcomes (the {how} of the steps)"
-        names = [name for of, name in parts if of == target and (name == "all" or name.startswith("group "))]
-        first.append(facet_table(f"Calibration: {title}", "", target, names, parts, figures))
-    views = ["all"] if split is None else ["all", *(f"measured, {view}" for view in ("before", *MAPS))]
-    facets_shown = [parts[target, view] for target in targets for view in views if (target, view) in parts]
-    reliable = [facet for facet in facets_shown if facet.probability and len(facet)]
-    diagrams = [reliability_plot(facet, items, run) for facet in reliable]
-    sections = [
+        kinds = {
+            kind: [name for name in names if name.startswith(kind)]
+            for kind in ("measured", "all", "group ", "position ", "policy ")
+        }
+        labels = {}
+        if target in maps:
+            labels = {
+                "measured, before": "measured on the rest, as scored",
+                "measured, platt": f"the same by Platt, {maps[target].scale:.3g} * logit {maps[target].shift:+.3g}",
+            }
+        first.append(
+            facet_table(
+                f"Calibration: {title}",
+                "Part",
+                target,
+                [*kinds["all"], *kinds["measured"], *kinds["group "]],
+                parts,
+                figures,
+                labels,
+            )
+        )
+        for kind in ("position ", "policy "):
+            if len(kinds[kind]) > 1:
+                by_part.append(
+                    facet_table(
+                        f"{_HEADINGS[target]} by {kind.strip()}",
+                        kind.strip().capitalize(),
+                        target,
+                        kinds[kind],
+                        parts,
+                        figures,
+                    )
+                )
+        shown = [parts[target, name] for name in kinds["measured"] or ["all"]]
+        diagrams += [
+            reliability_plot(facet, items, run) for facet in shown if facet.probability and len(facet)
+        ]
+    return [
         Section(
             title="Figures",
             text="ECE: the distance between mean score and share right, averaged over bins of equal width. Bins with few items bias it "
             "upwards, and its interval more: it may lie above the value. Floor: about the ECE of a calibrated PRM on as many independent "
             "items. Gap: mean score minus share right; above 0 the PRM is overconfident.",
             items=(*first, *diagrams),
-        )
+        ),
+        Section(title="By part", items=tuple(by_part)),
+        Section(title="Examples", items=examples(sheet, items, targets)),
     ]
-    for target in targets:
-        tables: list[Shown] = []
-        for key in ("position", "policy"):
-            names = [name for of, name in parts if of == target and name.startswith(f"{key} ")]
-            if len(names) > 1:
-                title = f"{_HEADINGS[target]} by {key}"
-                tables.append(facet_table(title, key, target, names, parts, figures))
-        sections.append(Section(title=f"{_HEADINGS[target]} by part", items=tuple(tables)))
-    sections.append(Section(title="Examples", items=examples(sheet, items, targets)))
-    return sections
 
 
-def _counted(items: Sequence[Item], targets: Sequence[Target], how: str) -> list[str]:
+def _measured_on(items: Sequence[Item], targets: Sequence[Target], how: str) -> list[str]:
     inside = [item for item in items if item["counts"]]
-    parts = [
-        f"{amount(len(inside), 'solution')} of {amount(len({item['problem'] for item in inside}), 'problem')}."
-    ]
+    parts = [f"{counted(inside)}."]
     if "steps" in targets:
         parts.append("Steps: the score of every judged step against its label.")
     if "outcome" in targets:
@@ -727,12 +735,7 @@ def _counted(items: Sequence[Item], targets: Sequence[Target], how: str) -> list
 def _left_out(sheet: Sheet, items: Sequence[Item], targets: Sequence[Target]) -> list[str]:
     facts = unreadable(sheet, "(in no figure)")
     for target in targets:
-        pairs = [
-            pair
-            for item in items
-            if item["counts"] and target in item
-            for pair in zip(item[target]["scores"], item[target]["labels"], strict=True)
-        ]
+        pairs = [pair for item in items if item["counts"] for pair in pairs_of(item, target)]
         unjudged = sum(label is None for _, label in pairs)
         unread = sum(score is None and label is not None for score, label in pairs)
         if unjudged:
@@ -747,19 +750,13 @@ def _left_out(sheet: Sheet, items: Sequence[Item], targets: Sequence[Target]) ->
     return facts
 
 
-def _fitted(maps: Mapping[Target, Maps], split: Split | None) -> list[str]:
+def _fitted(maps: Mapping[Target, PlattMap], split: Split | None) -> list[str]:
     if split is None:
         return []
     facts = []
     for target, item in maps.items():
-        warmth = (
-            f"temperature {item.temperature:.4g}"
-            if item.temperature is not None
-            else f"no temperature ({item.no_temperature})"
-        )
         facts.append(
-            f"Fitted for {target} on {split.words} ({amount(item.count, 'score')}): {warmth}; Platt scale {item.scale:.4g}, shift "
-            f"{item.shift:+.4g}."
+            f"Fitted for {target} on {split.words} ({amount(item.count, 'score')}): Platt scale {item.scale:.4g}, shift {item.shift:+.4g}."
         )
         if item.scale <= 0:
             facts.append(
@@ -777,70 +774,38 @@ def _fitted(maps: Mapping[Target, Maps], split: Split | None) -> list[str]:
     return facts
 
 
-def _tiles(target: Target, figures: Figures) -> list[Tile]:
-    shown_figures = {
-        "AUC (%)": ("all/auc", 100, 1),
-        "ECE (%)": ("all/ece", 100, 1),
-        "Brier": ("all/brier", 1, 3),
-        "Gap (points)": ("all/gap", 100, 1),
-        "ECE after Platt (%)": ("measured, platt/ece", 100, 1),
-    }
-    return [
-        tile(f"{label}, {target}", figure, scale=scale, digits=digits)
-        for label, (name, scale, digits) in shown_figures.items()
-        if (figure := figures.get(f"{target}/{name}")) is not None and figure.value is not None
-    ]
+def facet_table(
+    title: str,
+    first: str,
+    target: Target,
+    names: Sequence[str],
+    parts: Facets,
+    figures: Figures,
+    labels: Mapping[str, str] = {},
+) -> Table:
+    """The figures of some facets of one target; `labels` name them where their names do not."""
 
-
-def _columns(target: Target, parts: Facets, figures: Figures) -> dict[str, Cell]:
     def lowest(name: str) -> str:
         value = floor(parts[target, name])
         return ABSENT if value is None else f"{100 * value:.1f}"
 
-    return {
+    columns: dict[str, Column] = {
         "Count": lambda name: f"{len(parts[target, name]):,}",
-        "Share right (%)": cell(figures, f"{target}/{{}}/share_right"),
-        "Mean score (%)": cell(figures, f"{target}/{{}}/mean_score"),
-        "Gap (points)": cell(figures, f"{target}/{{}}/gap"),
-        "AUC (%)": cell(figures, f"{target}/{{}}/auc"),
-        "Brier": cell(figures, f"{target}/{{}}/brier", scale=1, digits=3),
-        "ECE (%)": cell(figures, f"{target}/{{}}/ece"),
+        "Share right (%)": f"{target}/{{}}/share_right",
+        "Mean score (%)": f"{target}/{{}}/mean_score",
+        "Gap (points)": f"{target}/{{}}/gap",
+        "AUC (%)": f"{target}/{{}}/auc",
+        "Brier": (f"{target}/{{}}/brier", 1, 3),
+        "ECE (%)": f"{target}/{{}}/ece",
         "Floor (%)": lowest,
     }
-
-
-def facet_table(
-    title: str, key: str, target: Target, names: Sequence[str], parts: Facets, figures: Figures
-) -> Table:
-    """The figures of some facets of one target."""
     return table_of(
         title,
-        key.capitalize(),
+        first,
         names,
-        _columns(target, parts, figures),
-        label=lambda name: name.removeprefix(f"{key or 'group'} "),
-    )
-
-
-def scaling_table(target: Target, parts: Facets, figures: Figures, maps: Maps, split: Split) -> Table:
-    """Before and after, on what was measured and, marked so, on what was fitted."""
-    words = {
-        "before": "as scored",
-        "temperature": "" if maps.temperature is None else f"temperature {maps.temperature:.3g}",
-        "platt": f"Platt, {maps.scale:.3g} * logit {maps.shift:+.3g}",
-    }
-    names = [
-        name for role in (MEASURED, FITTED) for view in words if (target, name := f"{role}, {view}") in parts
-    ]
-    columns: dict[str, Cell] = {"Scores": lambda name: words[name.rpartition(", ")[2]]}
-    return table_of(
-        f"Scaling, {target}: fitted on {split.words}",
-        "Numbers are",
-        names,
-        columns | _columns(target, parts, figures),
-        label=lambda name: "measured on the rest" if name.startswith(MEASURED) else "fitted here",
-        left=2,
-        note="Numbers that are fitted here flatter: the map saw those labels.",
+        columns,
+        figures,
+        label=lambda name: labels.get(name, name.partition(" ")[2] or name),
     )
 
 
@@ -848,7 +813,9 @@ def reliability_plot(facet: Facet, items: Sequence[Item], run: Run) -> Reliabili
     """The reliability diagram of probabilities, with intervals over problems."""
     problems = [item["problem"] for item in items]
     intervals = bootstrap(bin_statistic(facet, len(items)), problems, resamples=run.resamples, seed=run.seed)
-    view = "as scored" if facet.name == "all" else facet.name
+    view = {"all": "as scored", "measured, before": "measured, as scored"}.get(
+        facet.name, "measured, by Platt"
+    )
     return Reliability(
         title=f"Reliability: {_OF[facet.target]}, {view}",
         bins=tuple(
@@ -897,27 +864,21 @@ def direction(target: Target, figures: Figures) -> str:
 
 def examples(sheet: Sheet, items: Sequence[Item], targets: Sequence[Target]) -> tuple[Examples, ...]:
     """The wrong ones with the highest scores, and the right ones with the lowest."""
-    groups = []
+    sorts: dict[str, list[tuple[int, str]]] = {}
     for target in targets:
-        scored = [
-            (score, label, at, step)
-            for at, item in enumerate(items)
-            if item["counts"]
-            for step, (score, label) in enumerate(
-                zip(item[target]["scores"], item[target]["labels"], strict=True)
-            )
-            if score is not None
-        ]
         for truth, sort, end in ((0, "wrong", "highest"), (1, "right", "lowest")):
-            worst: dict[int, tuple[float, int]] = {}
-            for score, label, at, step in sorted(scored, key=lambda one: one[0] if truth else -one[0]):
-                if label == truth and len(worst) < _SHOWN:
-                    worst.setdefault(at, (score, step))
-            views = []
-            for at, (score, step) in worst.items():
+            scored = [
+                (score if truth else -score, at, step)
+                for at, item in enumerate(items)
+                if item["counts"]
+                for step, (score, label) in enumerate(pairs_of(item, target))
+                if score is not None and label == truth
+            ]
+            worst: dict[int, tuple[int, str]] = {}
+            for score, at, step in sorted(scored)[: 50 * _SHOWN]:
                 subject = "the answer" if target == "outcome" else f"step {step + 1}"
-                note = f"truth: {subject} is {sort}; it scores {score:.3g}"
-                views.append(problem(sheet.rows[at], card(sheet.rows[at], sheet, note)))
-            title = f"{_HEADINGS[target]}: {sort}, and scored {end}"
-            groups += [Examples(title=title, problems=tuple(views))] if views else []
-    return tuple(groups)
+                worst.setdefault(at, (at, f"truth: {subject} is {sort}; it scores {abs(score):.3g}"))
+            sorts[f"{_HEADINGS[target]}: {sort}, and scored {end}"] = list(worst.values())[:_SHOWN]
+    return examples_of(
+        sorts, lambda one: problem(sheet.rows[one[0]], card(sheet.rows[one[0]], sheet, one[1]))
+    )

@@ -16,17 +16,28 @@ from typing import ClassVar, Literal
 
 from stepmark.errors import UsageError
 from stepmark.evaluation.cases import Case, Neutral, first_error, step_labels
-from stepmark.evaluation.evaluation import Evaluation, Run, Views
+from stepmark.evaluation.evaluation import Evaluation, Run, counted
 from stepmark.evaluation.result import Figure, Item, Result
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.evaluation.sources import read_cases
 from stepmark.evaluation.thresholds import ThresholdRule, policies
-from stepmark.evaluation.views import Cell, Figures, card, cell, examples_of, problem, table_of, tile
+from stepmark.evaluation.views import (
+    SHOWN,
+    Cell,
+    Column,
+    Figures,
+    card,
+    cell,
+    examples_of,
+    problem,
+    table_of,
+    tiles_of,
+)
 from stepmark.metrics.intervals import Statistic, ratio_statistic, wilson
 from stepmark.models.lazy import Lazy
 from stepmark.records import DEFAULT_AXIS, LabelledSolution, StepScores
 from stepmark.settings import settings
-from stepmark.show.evaluation import Section
+from stepmark.show.evaluation import Report, Section
 from stepmark.show.page import ProblemView
 from stepmark.show.tables import ABSENT, Table
 from stepmark.show.text import amount
@@ -115,9 +126,9 @@ class Disagreement(Evaluation):
             )
         figures = widened(run.figures(items, self.statistic(items), _thresholds(items, chosen)), items)
         order = (self.process, *(source for source in present if source != self.process))
-        views = self._views(cases, sheet, items, chosen, figures, order)
+        report = self._report(cases, sheet, items, chosen, figures, order)
         prm = "labels" if sheet is None else sheet.prm
-        return run.result(self, views, figures, items, prm=prm, identity=sheet.identity if sheet else None)
+        return run.result(self, report, figures, items, prm=prm, identity=sheet.identity if sheet else None)
 
     def statistic(self, items: Sequence[Item]) -> Statistic:
         """Every figure as a function of the items' weights, named PART/SOURCE/WHAT.
@@ -131,7 +142,7 @@ class Disagreement(Evaluation):
         """
         return ratio_statistic(ratios(items))
 
-    def _views(
+    def _report(
         self,
         cases: Sequence[Case],
         sheet: Sheet | None,
@@ -139,8 +150,8 @@ class Disagreement(Evaluation):
         chosen: Mapping[str, ThresholdRule],
         figures: Figures,
         order: Sequence[Process],
-    ) -> Views:
-        """What the report shows; `order` are the sources, the main one first."""
+    ) -> Report:
+        """What is shown; `order` are the sources, the main one first."""
         groups = list(parts_of(items))
         named = dict.fromkeys(j.judge for case in cases for step in case.labelled.judgements for j in step)
         judges: dict[str, str] = {
@@ -149,22 +160,13 @@ class Disagreement(Evaluation):
         }
         main, whole = order[0], groups[-1]
         lucky, unlucky = (
-            figures[f"{whole}/{main}/{what}"] for what in ("lucky-of-right", "unlucky-of-wrong")
+            _percent(figures[f"{whole}/{main}/{what}"]) for what in ("lucky-of-right", "unlucky-of-wrong")
         )
-        tiles = [
-            tile(f"Wrong step in right answers, {name} (%)", figures[f"{name}/{main}/lucky-of-right"])
-            for name in (groups if len(groups) <= 5 else groups[-1:])
-        ]
-        tiles.append(tile(f"No wrong step in wrong answers, {whole} (%)", unlucky))
-        if len(order) == 2:
-            tiles.append(tile("PRM agrees with the labels (%)", figures[f"{whole}/both/same-cell"]))
-        rows_of = {
-            row.case.id: row
-            for row in (_labels_as_scores(cases, self.neutral) if sheet is None else sheet.rows)
-        }
+        labelled = (_labels_as_scores(case, self.neutral) for case in cases)
+        rows = {row.case.id: row for row in (labelled if sheet is None else sheet.rows)}
 
         def show(item: Item) -> ProblemView:
-            row = rows_of[item["id"]]
+            row = rows[item["id"]]
             outcome = {True: "right answer", False: "wrong answer", None: "outcome not known"}[
                 item["outcome"]
             ]
@@ -172,34 +174,36 @@ class Disagreement(Evaluation):
             if item["labels"] is False and item["label"] is not None:
                 labels = f"step {item['label'] + 1} wrong"
             first = item["found"] if sheet is not None else item["label"]
-            policy = chosen.get(row.case.group)
-            return problem(
-                row, card(row, sheet, f"{outcome}; labels: {labels}", policy=policy, first_error=first)
-            )
+            note, policy = f"{outcome}; labels: {labels}", chosen.get(row.case.group)
+            return problem(row, card(row, sheet, note, policy=policy, first_error=first))
 
         sorts: dict[str, Sequence[Item]] = {}
         if "scores" in order:
             high, low = confident(items)
-            sorts["Scored high, and the answer is wrong"] = high[:_SHOWN]
-            sorts["Scored low, and the answer is right"] = low[:_SHOWN]
-        sorts |= {
-            title: [item for item in items if cell_of(item[main], item["outcome"]) == name]
-            for name, title in CELLS.items()
-        }
-        text = (
-            ""
-            if sheet is not None
-            else "The numbers on the steps are the labels: 1 right, 0 wrong, between them a share."
-        )
-        return Views(
+            sorts["Scored high, and the answer is wrong"] = high[:SHOWN]
+            sorts["Scored low, and the answer is right"] = low[:SHOWN]
+        for name, title in CELLS.items():
+            sorts[title] = [item for item in items if cell_of(item[main], item["outcome"]) == name]
+        text = "The numbers on the steps are the labels: 1 right, 0 wrong, between them a share."
+        return Report(
             title=f"Process and outcome: {'labels' if sheet is None else sheet.prm}",
-            verdict=f"According to {judges[main]}, {_percent(lucky)} of the right answers rest on a wrong step, and {_percent(unlucky)} of the wrong "
-            "ones have none.",
-            facts=_facts(cases, items, order, judges, sheet),
-            remarks=(
-                "In brackets: 95 % bootstrap intervals over problems; where a share is 0 or 100 %, Wilson's, because a bootstrap cannot draw what was not seen.",
+            verdict=f"According to {judges[main]}, {lucky} of the right answers rest on a wrong step, and {unlucky} of the wrong ones have none.",
+            facts=(
+                *_facts(cases, items, order, judges, sheet),
+                "In brackets: 95 % bootstrap intervals over problems; where a share is 0 or 100 %, Wilson's, because a bootstrap cannot draw what "
+                "was not seen.",
             ),
-            tiles=tiles,
+            tiles=tiles_of(
+                figures,
+                {
+                    **{
+                        f"Wrong step in right answers, {name} (%)": f"{name}/{main}/lucky-of-right"
+                        for name in (groups if len(groups) <= 5 else groups[-1:])
+                    },
+                    f"No wrong step in wrong answers, {whole} (%)": f"{whole}/{main}/unlucky-of-wrong",
+                    "PRM agrees with the labels (%)": f"{whole}/both/same-cell",
+                },
+            ),
             sections=(
                 Section(
                     title="Process and outcome",
@@ -211,27 +215,19 @@ class Disagreement(Evaluation):
                 Section(
                     title="Examples",
                     text=f"Grouped according to {judges[main]}.",
-                    items=examples_of(sorts, show, count=_SHOWN, text=text),
+                    items=examples_of(sorts, show, text="" if sheet is not None else text),
                 ),
             ),
         )
-
-
-_SHOWN = 6
-"""Examples of each sort."""
 
 
 def _percent(figure: Figure) -> str:
     return "an unknown share" if figure.value is None else f"{100 * figure.value:.1f} %"
 
 
-def _labels_as_scores(cases: Sequence[Case], neutral: Neutral) -> list[CaseScores]:
-    return [
-        CaseScores(
-            case=case, steps=StepScores(scores=step_labels(case.labelled, neutral), kind="probability")
-        )
-        for case in cases
-    ]
+def _labels_as_scores(case: Case, neutral: Neutral) -> CaseScores:
+    steps = StepScores(scores=step_labels(case.labelled, neutral), kind="probability")
+    return CaseScores(case=case, steps=steps)
 
 
 def cell_of(process: bool | None, outcome: bool | None) -> str | None:
@@ -361,10 +357,7 @@ def _facts(
     def solutions(count: int) -> str:
         return amount(count, "solution")
 
-    facts = [
-        f"{amount(len(items), 'solution')} of {amount(len({item['problem'] for item in items}), 'problem')}. Process: whether every step is right; "
-        "outcome: whether the final answer is."
-    ]
+    facts = [f"{counted(items)}. Process: whether every step is right; outcome: whether the final answer is."]
     if unknown := sum(item["outcome"] is None for item in items):
         facts.append(f"The outcome is not known of {solutions(unknown)}, which count in no share.")
     for source in order:
@@ -406,27 +399,32 @@ def _tables(
         share = cell(figures, f"{{}}/{name}")
         return lambda row: f"{counts[row][name]:,} ({share(row)})"
 
-    judged: dict[str, Cell] = {"Steps judged by": lambda row: judges[row.rpartition("/")[2]]}
-    unknown: dict[str, Cell] = {"Not known": lambda row: f"{counts[row][None]:,}"}
-    rates: dict[str, Cell] = {
+    judged: dict[str, Column] = {"Steps judged by": lambda row: judges[row.rpartition("/")[2]]}
+    unknown: dict[str, Column] = {"Not known": lambda row: f"{counts[row][None]:,}"}
+    rates: dict[str, Column] = {
         "Threshold": lambda row: figures[f"{row}/lucky-of-right"].policy or ABSENT,
-        "Lucky, of right answers": cell(figures, "{}/lucky-of-right"),
-        "Unlucky, of wrong answers": cell(figures, "{}/unlucky-of-wrong"),
+        "Lucky, of right answers": "{}/lucky-of-right",
+        "Unlucky, of wrong answers": "{}/unlucky-of-wrong",
     }
     if len({row.rpartition("/")[2] for row in rows}) == 2:
         same = cell(figures, "{}/both/same-cell")
         rates["Same cell as the labels"] = lambda row: same(group(row)) if row.endswith("/scores") else ""
+    four: dict[str, Column] = {title: of(name) for name, title in CELLS.items()}
+    note = "Shares are of the solutions whose steps and outcome are known."
     return (
         table_of(
             "The four cells: solutions (%)",
             "Group",
             rows,
-            judged | {title: of(name) for name, title in CELLS.items()} | unknown,
+            judged | four | unknown,
+            figures,
             label=group,
             left=2,
-            note="Shares are of the solutions whose steps and outcome are known.",
+            note=note,
         ),
-        table_of("Where process and outcome part (%)", "Group", rows, judged | rates, label=group, left=3),
+        table_of(
+            "Where process and outcome part (%)", "Group", rows, judged | rates, figures, label=group, left=3
+        ),
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from inspect import signature
 from pathlib import Path
@@ -29,7 +29,7 @@ from stepmark.models.policies import Policy
 from stepmark.models.prm import PRM
 from stepmark.records import DEFAULT_AXIS
 from stepmark.registry import Registry
-from stepmark.show.evaluation import Section, Tile
+from stepmark.show.evaluation import Report, Section
 from stepmark.show.tables import Table
 from stepmark.show.text import amount
 from stepmark.store import differences, held, run_input
@@ -187,7 +187,7 @@ class Run:
     def result(
         self,
         method: Evaluation,
-        views: Views,
+        report: Report,
         figures: Mapping[str, Figure],
         items: Iterable[Item],
         *,
@@ -195,42 +195,22 @@ class Run:
         identity: str | None = None,
         **settings: Any,
     ) -> Result:
-        """The finished result."""
+        """The finished result: the report with the facts and the settings of the run."""
         whose = {} if identity is None else {"prm_identity": identity}
+        about = {
+            "facts": (*report.facts, *self.facts),
+            "sections": tuple(section for section in report.sections if section.items),
+            "settings": {**self.settings, **plain_settings(method), **settings, **whose},
+        }
         return Result(
+            **{**vars(report), **about},
             evaluation=method.name,
-            title=views.title,
             prm=prm,
-            verdict=views.verdict,
-            facts=(*views.facts, *self.facts, *views.remarks),
             figures=dict(figures),
-            tiles=tuple(views.tiles),
-            sections=tuple(section for section in views.sections if section.items),
             items=tuple(items),
-            settings={**self.settings, **plain_settings(method), **settings, **whose},
             data=tuple(self.inputs),
-            pages=views.pages,
             statistic=method.statistic,
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Views:
-    """What a report shows."""
-
-    title: str
-    verdict: str = ""
-    """The answer that the report gives, in one sentence; it stands first."""
-    facts: Sequence[str] = ()
-    """Sentences that a reader needs to read the numbers correctly."""
-    remarks: Sequence[str] = ()
-    """More of them, after those of the run."""
-    tiles: Sequence[Tile] = ()
-    """Headline numbers."""
-    sections: Sequence[Section] = ()
-    """Tables, plots and examples; one without any is left out. The tables of the first one are printed."""
-    pages: Mapping[str, Callable[[], Iterator[str]]] = field(default_factory=dict)
-    """Further HTML files beside the report: name to the text in chunks."""
 
 
 class Evaluation:
@@ -284,16 +264,13 @@ class Evaluation:
             f"{type(self).__name__}: expected a method statistic(items), or measure(run); found neither"
         )
 
-    def views(self, figures: Mapping[str, Figure], items: Sequence[Item], sheet: Sheet) -> Views:
-        """What the report shows. Default: a table of all figures."""
+    def report(self, figures: Mapping[str, Figure], items: Sequence[Item], sheet: Sheet) -> Report:
+        """What is shown. Default: a table of all figures."""
         rows = tuple((name, shown(figure, scale=1, digits=4)) for name, figure in figures.items())
         table = Table(title="Figures", columns=("Figure", "Value"), rows=rows)
-        return Views(
+        return Report(
             title=f"{self.name}: {sheet.prm}",
-            facts=(
-                f"{amount(len(items), 'item')} of {amount(len({item['problem'] for item in items}), 'problem')}.",
-            ),
-            remarks=(INTERVALS,),
+            facts=(f"{counted(items, 'item')}.", INTERVALS),
             sections=(Section(title="Figures", items=(table,)),),
         )
 
@@ -309,8 +286,13 @@ class Evaluation:
         """The result of graded cases."""
         items = self.items(sheet)
         figures = run.figures(items, self.statistic(items))
-        views = self.views(figures, items, sheet)
-        return run.result(self, views, figures, items, prm=sheet.prm, identity=sheet.identity)
+        report = self.report(figures, items, sheet)
+        return run.result(self, report, figures, items, prm=sheet.prm, identity=sheet.identity)
+
+
+def counted(items: Sequence[Item], what: str = "solution") -> str:
+    """How many items of how many problems, in words."""
+    return f"{amount(len(items), what)} of {amount(len({item['problem'] for item in items}), 'problem')}"
 
 
 INTERVALS = "In brackets: 95 % bootstrap intervals over problems."

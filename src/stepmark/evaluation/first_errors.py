@@ -21,11 +21,11 @@ from stepmark.data.reading import Row, Source, read_rows
 from stepmark.errors import InputError
 from stepmark.evaluation.benchmark import Rated, Ratings, rated, ratings_to, steps_of, text_of
 from stepmark.evaluation.cases import Case, first_error
-from stepmark.evaluation.evaluation import Run
+from stepmark.evaluation.evaluation import Run, counted
 from stepmark.evaluation.result import Figure, Item
 from stepmark.evaluation.scores import Sheet
 from stepmark.evaluation.thresholds import check_neutral
-from stepmark.evaluation.views import Cell, table_of, unreadable
+from stepmark.evaluation.views import Cell, Column, table_of, unreadable
 from stepmark.metrics.first_error import first_wrong
 from stepmark.metrics.intervals import Floats, Statistic, shares
 from stepmark.records import LabelledSolution, Problem, Solution
@@ -168,7 +168,7 @@ class FirstErrors(Rated):
 
         return figures
 
-    def columns(self, items: Sequence[Item]) -> Mapping[str, Cell]:
+    def columns(self, items: Sequence[Item]) -> Mapping[str, Column]:
         """See `Benchmark.columns`."""
         counts = Counter((item["group"], item["label"] != -1) for item in items)
 
@@ -190,7 +190,7 @@ class FirstErrors(Rated):
     def facts(self, items: Sequence[Item], sheet: Sheet | None) -> list[str]:
         """See `Benchmark.facts`."""
         facts = [
-            f"{amount(len(items), 'solution')} of {amount(len({item['problem'] for item in items}), 'problem')}. {self.about}",
+            f"{counted(items)}. {self.about}",
             *(unreadable(sheet, "(counted as not found)") if sheet is not None else []),
         ]
         undecided = sum(item["found"] is None for item in items) - (
@@ -290,6 +290,6 @@ def distance_table(items: Sequence[Item]) -> Table:
 
         return text
 
-    columns = {label: percent(kind) for kind, label in kinds.items()}
+    columns: dict[str, Column] = {label: percent(kind) for kind, label in kinds.items()}
     title = "Distance of the named step from the first wrong one (wrong solutions, %)"
-    return table_of(title, "Subset", list(counts), columns)
+    return table_of(title, "Subset", list(counts), columns, {})

@@ -32,18 +32,18 @@ from stepmark.data.reading import Source
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.benchmark import Ratings, places, ratings_of
 from stepmark.evaluation.cases import Case, unique
-from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
+from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run
 from stepmark.evaluation.first_errors import distance_table, harmonic
 from stepmark.evaluation.result import Figure, Item, Result, shown
 from stepmark.evaluation.scores import CaseScores
 from stepmark.evaluation.thresholds import check_asked, policies
-from stepmark.evaluation.views import bars_of, card, cell, examples_of, problem, table_of, tile
+from stepmark.evaluation.views import bars_of, card, examples_of, problem, table_of, tiles_of
 from stepmark.metrics.agreement import alphas
 from stepmark.metrics.first_error import first_wrong
 from stepmark.metrics.intervals import Floats, Statistic, of_parts, ratio_statistic, shares
 from stepmark.records import DEFAULT_AXIS, LabelledSolution, StepScores
 from stepmark.settings import settings
-from stepmark.show.evaluation import Examples, Section
+from stepmark.show.evaluation import Examples, Report, Section
 from stepmark.show.text import amount
 
 _TYPE = re.compile(r"error type: ([^;]+)")
@@ -201,10 +201,8 @@ class LabelAgreement(Evaluation):
                 title,
                 "Part",
                 names,
-                {
-                    column: cell(figures, "{}/" + what, scale=scale, digits=1 if scale > 1 else 2)
-                    for column, what in columns.items()
-                },
+                {column: ("{}/" + what, scale, 1 if scale > 1 else 2) for column, what in columns.items()},
+                figures,
                 note=note,
             )
             for title, scale, all_columns, note in _TABLES
@@ -230,9 +228,10 @@ class LabelAgreement(Evaluation):
                             keys,
                             {
                                 "Steps": _counted(items, what),
-                                "Recall": cell(figures, f"{what}/{{}}/recall"),
-                                "Precision": cell(figures, f"{what}/{{}}/precision"),
+                                "Recall": f"{what}/{{}}/recall",
+                                "Precision": f"{what}/{{}}/precision",
                             },
+                            figures,
                             note="Steps: those that the reference calls wrong.",
                         ),
                     ),
@@ -247,24 +246,26 @@ class LabelAgreement(Evaluation):
             ),
             Section(title="Where they differ", items=_examples([case for case, _ in pairs], items)),
         )
-        kappa = figures["all/kappa"]
-        views = Views(
+        report = Report(
             title=f"Labels: {name} against the reference",
             verdict=_verdict(figures, axes if len(axes) > 1 else ()),
             facts=(
                 f"{amount(len(items), 'solution')}, {amount(rated, 'step')} rated by the reference, {amount(both, 'pair')} of ratings"
                 f"{f' over {repeats} repeats' if repeats > 1 else ''}.",
+                INTERVALS,
             ),
-            remarks=(INTERVALS,),
-            tiles=[
-                tile("Kappa", kappa, scale=1, digits=2),
-                tile("First errors, F1", figures["all/f1"]),
-                tile("Wrong steps found", figures["all/recall"]),
-                tile("Right of those called wrong", figures["all/precision"]),
-            ],
+            tiles=tiles_of(
+                figures,
+                {
+                    "Kappa": ("all/kappa", 1, 2),
+                    "First errors, F1": "all/f1",
+                    "Wrong steps found": "all/recall",
+                    "Right of those called wrong": "all/precision",
+                },
+            ),
             sections=sections,
         )
-        return run.result(self, views, figures, items, prm=name)
+        return run.result(self, report, figures, items, prm=name)
 
 
 _TABLES = (

@@ -32,7 +32,7 @@ from stepmark.evaluation.result import Figure, Item, Result, shown
 from stepmark.evaluation.scores import CaseScores, Sheet, score_lengths
 from stepmark.evaluation.sources import read_prmbench
 from stepmark.evaluation.thresholds import ThresholdRule, check_asked, check_neutral, policies
-from stepmark.evaluation.views import Cell, card, examples_of, problem, unreadable
+from stepmark.evaluation.views import Column, card, examples_of, problem, unreadable
 from stepmark.metrics.intervals import Floats, Statistic, of_parts, shares
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples
@@ -216,7 +216,7 @@ class PRMScore(Benchmark):
             return f"{self.short[name]} ({name})"
         return f"{name}, mean of its classes" if name in self.categories else name
 
-    def columns(self, items: Sequence[Item]) -> Mapping[str, Cell]:
+    def columns(self, items: Sequence[Item]) -> Mapping[str, Column]:
         """See `Benchmark.columns`."""
         counts = Counter(item["group"] for item in items)
         counts["overall"] = len(items) - counts[_ORIGINALS]

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepmark.data.reading import check_readable
 from stepmark.errors import InputError, UsageError
-from stepmark.show.evaluation import EvaluationView, Section, Tile, evaluation_html
-from stepmark.show.tables import Table, interval_text, markdown, printed
+from stepmark.show.evaluation import Report, evaluation_html
+from stepmark.show.html import template
+from stepmark.show.tables import ABSENT, Table, interval_text, markdown, printed, table_html, terminal
 from stepmark.show.text import amount
 from stepmark.store import atomic_write
 from stepmark.version import __version__
@@ -48,32 +49,19 @@ class Figure:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Result:
+class Result(Report):
     """A finished evaluation: printed, it is a table; in a notebook too."""
 
     evaluation: str
     """The evaluation's name."""
-    title: str
     prm: str
     """The PRM's name; "" where none was asked."""
-    verdict: str = ""
-    """The answer in one sentence; "" for none."""
-    facts: tuple[str, ...]
-    """Sentences that a reader needs to read the numbers correctly: what was left out, truncated, sampled."""
     figures: Mapping[str, Figure]
     """By name: GROUP/WHAT, such as "gsm8k/f1"."""
-    tiles: tuple[Tile, ...] = ()
-    """Headline numbers of the report."""
-    sections: tuple[Section, ...] = ()
-    """Tables, plots and examples of the report."""
     items: tuple[Item, ...] = ()
     """What the figures rest on: one an item, plain JSON."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """What it was made with."""
     data: Sequence[Mapping[str, Any]] = ()
     """Name, size and hash of each input."""
-    pages: Mapping[str, Callable[[], Iterator[str]]] = field(default_factory=dict)
-    """Further HTML files that `save` writes: name to the text in chunks."""
     statistic: Callable[[Sequence[Item]], Statistic] | None = None
     """Makes the figures of the items; `compare` needs it."""
 
@@ -85,7 +73,7 @@ class Result:
     @property
     def sentences(self) -> tuple[str, ...]:
         """The verdict and the facts."""
-        return ((self.verdict,) if self.verdict else ()) + self.facts
+        return (*filter(None, [self.verdict]), *self.facts)
 
     def table(self) -> str:
         """The main tables as text, with the title and what a reader needs to know."""
@@ -96,22 +84,17 @@ class Result:
 
         Raises:
             UsageError: it cannot be made or written to.
-            MissingExtraError: the report has a plot, and matplotlib is not installed.
         """
         folder = made_folder(folder)
         write_json(self, folder / "result.json")
-        write_markdown(self, folder / "result.md")
-        write_html(self, folder / "report.html")
-        for name, chunks in self.pages.items():
+        for name, text in (("result.md", [as_markdown(self)]), ("report.html", html(self))):
             with atomic_write(folder / name) as file:
-                file.writelines(chunks())
+                file.writelines(text)
         return folder
 
     def __rich__(self) -> Any:
         from rich.console import Group
         from rich.text import Text
-
-        from stepmark.show.tables import terminal
 
         parts: list[Any] = [Text(self.title, style="bold"), *map(Text, self.sentences)]
         for table in self._main_tables:
@@ -121,20 +104,15 @@ class Result:
     def __str__(self) -> str:
         return self.table()
 
-    def __repr__(self) -> str:
-        return self.table()
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from stepmark.show.html import template
-        from stepmark.show.tables import table_html
-
-        tables = [table_html(table) for table in self._main_tables]
-        return template("macros").notebook(self.title, self.sentences, tables)
+        return template("macros").notebook(self.title, self.sentences, map(table_html, self._main_tables))
 
     @property
     def _main_tables(self) -> list[Table]:
         """Those of the first section."""
-        return [item for item in self.sections[0].items if isinstance(item, Table)] if self.sections else []
+        return [item for section in self.sections[:1] for item in section.items if isinstance(item, Table)]
 
 
 def made_folder(folder: str | Path) -> Path:
@@ -179,37 +157,19 @@ def measured(
 
 def shown(figure: Figure | Interval | None, *, scale: float = 100, digits: int = 1) -> str:
     """A figure with its interval as the tables write it, in percent unless told otherwise."""
-    return (
-        "–"
-        if figure is None
-        else interval_text(figure.value, figure.low, figure.high, scale=scale, digits=digits)
-    )
-
-
-def write_html(result: Result, path: str | Path) -> None:
-    """Write the report: one HTML file that needs no network; there complete or not at all."""
-    with atomic_write(path) as file:
-        file.writelines(html(result))
+    if figure is None:
+        return ABSENT
+    return interval_text(figure.value, figure.low, figure.high, scale=scale, digits=digits)
 
 
 def html(result: Result) -> Iterator[str]:
-    """The report page in chunks."""
+    """The report page in chunks: one HTML file that needs no network."""
     data = {f"data: {datum['name']}": f"{_size(datum)}, sha256 {datum['sha256']}" for datum in result.data}
-    settings = {key: str(value) for key, value in result.settings.items() if value is not None}
-    return evaluation_html(
-        EvaluationView(
-            title=result.title,
-            verdict=result.verdict,
-            facts=result.facts,
-            tiles=result.tiles,
-            sections=result.sections,
-            settings={**settings, **data, "stepmark": __version__},
-        )
-    )
+    return evaluation_html(replace(result, settings={**result.settings, **data, "stepmark": __version__}))
 
 
-def _size(one: Mapping[str, Any]) -> str:
-    return f"{one['bytes']:,} bytes" if "bytes" in one else amount(one["rows"], "row")
+def _size(datum: Mapping[str, Any]) -> str:
+    return f"{datum['bytes']:,} bytes" if "bytes" in datum else amount(datum["rows"], "row")
 
 
 def write_json(result: Result, path: str | Path) -> None:
@@ -235,12 +195,6 @@ def write_json(result: Result, path: str | Path) -> None:
             line = json.dumps(item, ensure_ascii=False, allow_nan=False)
             file.write(("," if number else "") + "\n" + line)
         file.write("\n]\n}\n")
-
-
-def write_markdown(result: Result, path: str | Path) -> None:
-    """Write facts and tables as Markdown; there complete or not at all."""
-    with atomic_write(path) as file:
-        file.write(as_markdown(result))
 
 
 def as_markdown(result: Result) -> str:

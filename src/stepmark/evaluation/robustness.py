@@ -37,17 +37,17 @@ from pydantic import Field
 
 from stepmark.errors import UsageError
 from stepmark.evaluation.cases import Case, first_error
-from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
+from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run
 from stepmark.evaluation.perturbations import PERTURBATIONS, Perturbed, perturbation, perturbed
 from stepmark.evaluation.result import Item, Result, shown
 from stepmark.evaluation.scores import CaseScores, Sheet, solution_score
-from stepmark.evaluation.views import Figures, card, cell, problem, table_of, tile
+from stepmark.evaluation.views import Cell, Figures, card, problem, table_of, tiles_of, value_cell
 from stepmark.metrics.aggregate import check_aggregate, check_score
 from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic
 from stepmark.models.prm import first_error as first_under
 from stepmark.records import LabelledSolution, ScoreKind
 from stepmark.settings import settings
-from stepmark.show.evaluation import Examples, Section
+from stepmark.show.evaluation import Examples, Report, Section
 from stepmark.show.page import ProblemView
 from stepmark.show.tables import Table
 from stepmark.show.text import amount
@@ -134,22 +134,20 @@ class Robustness(Evaluation):
         policy = f"{how.aggregate}, {threshold}, margin {how.margin:g}"
         figures = run.figures(items, statistic(items), {"": policy})
         names = [name for name in PERTURBATIONS if any(item["perturbation"] == name for item in items)]
-        tiles = {
-            f"{PRESERVING}/flips to good": "Wrong solutions turned good by their looks (%)",
-            f"{PRESERVING}/false alarms": "Right solutions turned bad by their looks (%)",
-            f"{BREAKING}/success": "Broken, and the score does not fall (%)",
-            f"{BREAKING}/stays good": "Broken, and still judged good (%)",
-            "wrong-number/step missed": "Wrong calculations not noticed (%)",
-        }
-        views = Views(
+        report = Report(
             title=f"Robustness: {sheet.prm}",
             verdict=_verdict(figures),
             facts=_facts(items, how),
-            tiles=[
-                tile(label, replace(figures[name], policy=""))
-                for name, label in tiles.items()
-                if name in figures and figures[name].value is not None
-            ],
+            tiles=tiles_of(
+                {name: replace(figure, policy="") for name, figure in figures.items()},
+                {
+                    "Wrong solutions turned good by their looks (%)": f"{PRESERVING}/flips to good",
+                    "Right solutions turned bad by their looks (%)": f"{PRESERVING}/false alarms",
+                    "Broken, and the score does not fall (%)": f"{BREAKING}/success",
+                    "Broken, and still judged good (%)": f"{BREAKING}/stays good",
+                    "Wrong calculations not noticed (%)": "wrong-number/step missed",
+                },
+            ),
             sections=(
                 Section(title="At a glance", text=_GLANCE, items=(_table(names, figures),)),
                 Section(title="Examples", text=_EXAMPLES, items=examples(sheet, changes, items, how, names)),
@@ -157,7 +155,7 @@ class Robustness(Evaluation):
         )
         return run.result(
             self,
-            views,
+            report,
             figures,
             items,
             prm=sheet.prm,
@@ -397,28 +395,28 @@ def _facts(items: Sequence[Item], how: Judging) -> list[str]:
 def _table(names: Sequence[str], figures: Figures) -> Table:
     kinds = {**{name: perturbation(name).keeps_meaning for name in names}, PRESERVING: True, BREAKING: False}
 
-    def fooled(name: str) -> str:
-        return shown(figures.get(f"{name}/{'flips to good' if kinds[name] else 'stays good'}"))
+    def where(figure: str, kept: bool = True, broken: bool = True) -> Cell:
+        """The cells of a figure, blank for the kind of change that has none."""
+        return lambda name: (
+            shown(figures.get(f"{name}/{figure}")) if (kept if kinds[name] else broken) else ""
+        )
 
-    def count(name: str) -> str:
-        total = figures.get(f"{name}/n")
-        return "" if total is None or total.value is None else f"{total.value:,.0f}"
-
+    fooled = {True: where("flips to good"), False: where("stays good")}
+    missed = where("step missed", kept=False)
     return table_of(
         "What each change does to the score (shares in %; lower is better)",
         "Change",
         [*names, *(name for name in (PRESERVING, BREAKING) if f"{name}/success" in figures)],
         {
-            "Attack succeeds": cell(figures, "{}/success"),
-            "Verdict fooled": fooled,
-            "False alarms": lambda name: cell(figures, "{}/false alarms")(name) if kinds[name] else "",
-            "Error missed": lambda name: (
-                shown(figures[key]) if (key := f"{name}/step missed") in figures else ""
-            ),
-            "Mean change": cell(figures, "{}/change", scale=1, digits=3),
-            "Solutions": count,
+            "Attack succeeds": "{}/success",
+            "Verdict fooled": lambda name: fooled[kinds[name]](name),
+            "False alarms": where("false alarms", broken=False),
+            "Error missed": lambda name: missed(name) if f"{name}/step missed" in figures else "",
+            "Mean change": ("{}/change", 1, 3),
+            "Solutions": lambda name: value_cell(figures, "{}/n")(name) if f"{name}/n" in figures else "",
             "Meaning": lambda name: "kept" if kinds[name] else "broken",
         },
+        figures,
         label=lambda name: f"mean, {name}" if name in (PRESERVING, BREAKING) else name,
         note="False alarms: of the right solutions that were judged good, those judged bad after a change of looks. Error missed: of the "
         "steps that a change made wrong, those still not under the threshold.",

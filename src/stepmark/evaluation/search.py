@@ -23,10 +23,10 @@ from pydantic import Field
 from stepmark.backends import ReplyStore
 from stepmark.backends.replies import ReplyFile
 from stepmark.errors import InputError, UsageError
-from stepmark.evaluation.best_of_n_figures import between
-from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, Views
+from stepmark.evaluation.best_of_n import between
+from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run
 from stepmark.evaluation.result import Item, Result, made_folder, shown
-from stepmark.evaluation.views import Figures, cell, series_of, starred, table_of, tile
+from stepmark.evaluation.views import Cell, Column, Figures, series_of, starred, table_of, tiles_of
 from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic
 from stepmark.models.lazy import Lazy
 from stepmark.problems.sources import read_problems
@@ -37,7 +37,7 @@ from stepmark.searches.methods import METHODS, load_search, remade
 from stepmark.searches.run import Models, models_of
 from stepmark.searches.run import run as run_search
 from stepmark.settings import settings
-from stepmark.show.evaluation import Section
+from stepmark.show.evaluation import Report, Section
 from stepmark.show.plots import Lines
 from stepmark.show.tables import Table
 from stepmark.show.text import amount
@@ -140,18 +140,20 @@ class SearchContest(Evaluation):
             f"{amount(len(items), 'problem')}; prefixes and solutions are compared by the {contest.grading.aggregate} of their step scores.",
             f"Sizes were fitted on {amount(count, 'problem')} of these, without looking at an answer; the tokens of that are not counted.",
             *contest.facts,
+            INTERVALS,
         ]
-        views = Views(
+        report = Report(
             title=f"Search: {policy.name} with {prm.name}",
             verdict=_verdict(figures, list(methods), self.budgets[-1]),
             facts=facts,
-            remarks=(INTERVALS,),
-            tiles=[tile(f"{name}, %", figures[f"accuracy/{name}/{self.budgets[-1]}"]) for name in methods],
+            tiles=tiles_of(
+                figures, {f"{name}, %": f"accuracy/{name}/{self.budgets[-1]}" for name in methods}
+            ),
             sections=_sections(figures, list(methods), self.budgets, sizes),
         )
         return run.result(
             self,
-            views,
+            report,
             figures,
             items,
             prm=prm.name,
@@ -363,21 +365,22 @@ def _verdict(figures: Figures, names: Sequence[str], budget: int) -> str:
 def _sections(
     figures: Figures, names: Sequence[str], budgets: Sequence[int], sizes: Mapping[tuple[str, int], int]
 ) -> tuple[Section, ...]:
-    def table(title: str, what: str, note: str, **how: Any) -> Table:
-        columns = {f"{at:,}": cell(figures, f"{what}/{{}}/{at}", **how) for at in budgets}
-        return table_of(title, "Method", names, columns, note=note)
+    def table(title: str, what: str, note: str, scale: float = 100, digits: int = 1) -> Table:
+        columns: dict[str, Column] = {f"{at:,}": (f"{what}/{{}}/{at}", scale, digits) for at in budgets}
+        return table_of(title, "Method", names, columns, figures, note=note)
 
     def over(vote: str) -> Table:
-        columns = {
-            f"{at:,}": lambda name, at=at: starred(figures.get(f"over {vote}/{name}/{at}")) for at in budgets
-        }
-        others = [name for name in names if name != vote]
-        note = (
-            f"Accuracy less that of {vote} for as many tokens, on the same problems; 95 % paired bootstrap intervals, * where 0 is not in "
-            "them; a dash where the vote was not measured near that many tokens."
-        )
+        def lead(at: int) -> Cell:
+            return lambda name: starred(figures.get(f"over {vote}/{name}/{at}"))
+
         return table_of(
-            f"Over {vote} at equal tokens, percentage points", "Method", others, columns, note=note
+            f"Over {vote} at equal tokens, percentage points",
+            "Method",
+            [name for name in names if name != vote],
+            {f"{at:,}": lead(at) for at in budgets},
+            figures,
+            note=f"Accuracy less that of {vote} for as many tokens, on the same problems; 95 % paired bootstrap intervals, * where 0 is not in "
+            "them; a dash where the vote was not measured near that many tokens.",
         )
 
     def line(name: str) -> Any:

@@ -24,13 +24,13 @@ from pydantic import Field
 from stepmark.data.columns import Columns, identifier, reference_answer
 from stepmark.data.reading import Row, Source, read_rows
 from stepmark.errors import InputError, UsageError
-from stepmark.evaluation.evaluation import Evaluation, Run, Views
+from stepmark.evaluation.evaluation import Evaluation, Run, counted
 from stepmark.evaluation.result import Figure, Item, Result, shown
-from stepmark.evaluation.views import Cell, cell, table_of, tile
+from stepmark.evaluation.views import Cell, Column, table_of, tile
 from stepmark.metrics.intervals import Statistic, ratio_statistic, wilson
 from stepmark.records import read_record
 from stepmark.settings import settings
-from stepmark.show.evaluation import Section
+from stepmark.show.evaluation import Report, Section
 from stepmark.show.tables import ABSENT, Table
 from stepmark.show.text import amount
 from stepmark.verifiers.base import Verifier, isolation_note, isolation_of, open_verifier
@@ -157,19 +157,16 @@ class VerifierAccuracy(Evaluation):
 
             return text
 
-        columns: dict[str, Cell] = {}
+        columns: dict[str, Column] = {}
         for error in ERRORS:
-            columns[f"{error}, %"] = cell(figures, f"{{}}/{error}")
-            columns[f"{error}, count"] = count(error)
-        views = Views(
+            columns |= {f"{error}, %": f"{{}}/{error}", f"{error}, count": count(error)}
+        intervals = "Wilson's" if independent else "a bootstrap over problems"
+        report = Report(
             title=f"Verifiers: {', '.join(names)}",
             verdict=_verdict(figures, names),
             facts=(
-                f"{amount(len(items), 'pair')} of answers of {amount(problems, 'problem')}: {equal:,} equal, {len(items) - equal:,} "
-                "different. A pair without a verdict counts as neither error.",
-                "Intervals are Wilson's at 95%."
-                if independent
-                else "Intervals are a bootstrap over problems at 95%.",
+                f"{counted(items, 'pair')}: {equal:,} equal, {len(items) - equal:,} different. A pair without a verdict counts as neither error.",
+                f"Intervals are {intervals} at 95%.",
             ),
             tiles=[
                 tile(f"{name}: {error} (%)", figures[f"{name}/{error}"], detail=count(error)(name))
@@ -179,12 +176,12 @@ class VerifierAccuracy(Evaluation):
             sections=(
                 Section(
                     title="Errors",
-                    items=(table_of("Errors of each verifier", "verifier", names, columns),),
+                    items=(table_of("Errors of each verifier", "verifier", names, columns, figures),),
                 ),
                 Section(title="Where they err or differ", items=(_disputed(items, names),)),
             ),
         )
-        return run.result(self, views, figures, items, **filled)
+        return run.result(self, report, figures, items, **filled)
 
 
 def _verdict(figures: Mapping[str, Figure], names: Sequence[str]) -> str:

@@ -16,13 +16,16 @@ from stepmark.show import colour
 from stepmark.show.evaluation import Examples, Tile
 from stepmark.show.page import CardView, ProblemView
 from stepmark.show.plots import Bars, Series
-from stepmark.show.tables import ABSENT, Align, Table
+from stepmark.show.tables import ABSENT, Table
 from stepmark.show.text import amount
 
 Figures = Mapping[str, Figure]
 """By name."""
 Cell = Callable[[str], str]
 """The text of a table's cell, of the name of its row."""
+Column = str | tuple[str, float, int] | Cell
+"""Cells of a table: a figure with its interval by its name, with {} for the name of the row (in percent with one decimal; else with
+its scale and decimals); or their texts."""
 
 SHOWN = 6
 """Default number of examples of each sort."""
@@ -30,20 +33,16 @@ SHOWN = 6
 T = TypeVar("T")
 
 
-def cell(figures: Figures, pattern: str, *, scale: float = 100, digits: int = 1) -> Cell:
-    """Cells that show a figure with its interval.
-
-    Args:
-        figures: by name.
-        pattern: the figure's name, with {} for the name of the row; a dash where there is no such figure.
-        scale: 100 for shares in percent.
-        digits: decimals.
-    """
+def cell(figures: Figures, column: Column) -> Cell:
+    """The cells of a column; a dash where there is no such figure."""
+    if callable(column):
+        return column
+    pattern, scale, digits = (column, 100, 1) if isinstance(column, str) else column
     return lambda name: shown(figures.get(pattern.format(name)), scale=scale, digits=digits)
 
 
 def value_cell(figures: Figures, pattern: str, *, scale: float = 1, digits: int = 0) -> Cell:
-    """Cells that show a figure without its interval; see `cell`."""
+    """Cells that show a figure without its interval; see `Column`."""
 
     def text(name: str) -> str:
         figure = figures.get(pattern.format(name))
@@ -63,7 +62,8 @@ def table_of(
     title: str,
     first: str,
     names: Sequence[str],
-    columns: Mapping[str, Cell],
+    columns: Mapping[str, Column],
+    figures: Figures,
     *,
     label: Cell = str,
     note: str = "",
@@ -75,18 +75,19 @@ def table_of(
         title: of the table.
         first: heading of the first column.
         names: of the rows.
-        columns: heading to cell.
+        columns: heading to cells.
+        figures: of the cells.
         label: what the first column shows of a name.
         note: a sentence under the table.
         left: how many columns stand to the left; the others hold numbers.
     """
-    sides: tuple[Align, Align] = ("left", "right")
+    cells = [label, *(cell(figures, column) for column in columns.values())]
     return Table(
         title=title,
         columns=(first, *columns),
-        rows=tuple((label(name), *(of(name) for of in columns.values())) for name in names),
+        rows=tuple(tuple(of(name) for of in cells) for name in names),
         note=note,
-        align=tuple(sides[at >= left] for at in range(len(columns) + 1)),
+        align=tuple("left" if at < left else "right" for at in range(len(cells))),
     )
 
 
@@ -131,12 +132,26 @@ def bars_of(
     )
 
 
-def tile(label: str, figure: Figure | None, *, scale: float = 100, digits: int = 1, detail: str = "") -> Tile:
+def tile(label: str, figure: Figure, *, scale: float = 100, digits: int = 1, detail: str = "") -> Tile:
     """A figure, with its interval, its threshold policy and a detail beside it."""
     value, _, interval = shown(figure, scale=scale, digits=digits).partition(" ")
-    policy = f"threshold {figure.policy}" if figure is not None and figure.policy else ""
-    parts = (interval.strip("()"), policy, detail)
-    return Tile(label=label, value=value, detail="; ".join(part for part in parts if part))
+    policy = f"threshold {figure.policy}" if figure.policy else ""
+    return Tile(label=label, value=value, detail="; ".join(filter(None, (interval, policy, detail))))
+
+
+def tiles_of(figures: Figures, labels: Mapping[str, str | tuple[str, float, int]]) -> list[Tile]:
+    """Tiles of those figures that are defined.
+
+    Args:
+        figures: by name.
+        labels: what stands above a figure, to its name as in `Column`.
+    """
+    wanted = {label: (of, 100, 1) if isinstance(of, str) else of for label, of in labels.items()}
+    return [
+        tile(label, figure, scale=scale, digits=digits)
+        for label, (name, scale, digits) in wanted.items()
+        if (figure := figures.get(name)) is not None and figure.value is not None
+    ]
 
 
 def spread(values: Sequence[T], count: int = SHOWN) -> list[T]:
@@ -154,7 +169,7 @@ def examples_of(
         Examples(
             title=f"{title} ({len(of):,})",
             problems=tuple(map(show, spread(of, count))),
-            text=f"{text} {min(len(of), count):,} of {len(of):,}.".strip(),
+            text=f"{text} {count:,} of {len(of):,}.".strip() if len(of) > count else text,
         )
         for title, of in sorts.items()
         if of

@@ -56,8 +56,8 @@ class Cost:
 class Critiques:
     """What a judge wrote and was heard with: its votes, word for word."""
 
-    asked: Literal["place", "steps"]
-    """For the place of the first error in the whole solution, or about one step after another (`judge.Judge.ask`)."""
+    asked: Literal["place", "steps", "criteria"]
+    """For the place of the first error in the whole solution, about one step after another (`judge.Judge.ask`), or for criteria."""
     texts: tuple[tuple[str, ...], ...]
     """One list a step, possibly empty; those on the whole solution stand at its last step."""
 

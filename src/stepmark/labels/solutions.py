@@ -23,6 +23,7 @@ from stepmark.data.steps.splitting import check_way
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.labelling import Cost, Critiques, Labeller, Labelling, token_sum
 from stepmark.labels.methods import label_group, load_labeller, named_after, needs_of
+from stepmark.labels.report import write_labels_page
 from stepmark.models.lazy import note_idle
 from stepmark.models.policies import PolicyLike
 from stepmark.records import LabelledSolution, Refusal, read_record
@@ -49,6 +50,7 @@ def label(
     budget: Annotated[int, Field(ge=1)] | None = None,
     split: str = "auto",
     out: str | Path | None = None,
+    report: str | Path | None = None,
     columns: Mapping[str, str] | None = None,
     keep_going: bool = False,
     in_flight: Annotated[int, Field(ge=1)] = 64,
@@ -73,6 +75,7 @@ def label(
         budget: stop when the labelled solutions have cost this many tokens of the policy; the others are counted as not labelled.
         split: how a text is split into steps: auto, line, blank-line, numbered, sentence, marker, code, agent, whole.
         out: write the labelled solutions to this file (format stepmark-labels), gzipped if its name ends in .gz.
+        report: write the labelled solutions as one HTML page to this file.
         columns: names of columns, where they differ: problem=question,solution=response.
         keep_going: leave out rows that cannot be labelled, and list them at the end.
         in_flight: solutions that are labelled at once: more fill a server better and take more memory.
@@ -90,7 +93,7 @@ def label(
     """
     check_way(split)
     labeller, source = load_labeller(method, settings)
-    check_files({"out": out}, solutions)
+    check_files({"out": out, "report": report}, solutions)
     # Where a budget ends the run, the rows that are left are counted by another reading.
     given = run_input(solutions, again=budget is not None, hashed=out is not None)
     _check_asked(labeller, policy, verifier)
@@ -107,9 +110,10 @@ def label(
         rows = chain(
             [next(read)], read
         )  # before the model is loaded: a file of something else is refused at once
+    method_facts = {"name": labeller.name, **asdict(labeller)}  # type: ignore[call-overload]
     facts = {
         "command": "label",
-        "method": {"name": labeller.name, **asdict(labeller)},  # type: ignore[call-overload]
+        "method": method_facts,
         **({} if source is None else {"source": dict(source)}),
         "policy": asked.policy_name,
         "settings": {**asked.verifier_facts, "split": split, "columns": columns},
@@ -164,13 +168,22 @@ def label(
             {} if out is None else {out: lambda line: line["rows"]},
         )
     written = None if out is None else Path(out)
+    if report is not None:
+        shown_settings = {name: str(value) for name, value in method_facts.items() if name != "criteria"}
+        write_labels_page(
+            report,
+            records if written is None else read_labellings(written),
+            title=given.name,
+            criteria=getattr(labeller, "criteria", ()),
+            settings=shown_settings,
+        )
     return Results(
         (lambda: iter(records)) if written is None else lambda: read_labellings(written),
         tally.counts["solutions"],
         out=written,
         refused=tally.refused,
         manifest={**part.manifest, "input": given.manifest},
-        summary=tally.summary(unlabelled, budget, out),
+        summary=tally.summary(unlabelled, budget, out, report),
     )
 
 
@@ -305,6 +318,8 @@ class LabelTally:
     def __init__(self, texts: tuple[str, str] | None) -> None:
         self.texts = texts
         self.counts: Counter[str] = Counter()
+        self.failed: dict[str, Counter[str]] = {}
+        """By criterion the solutions that fail it, and the steps."""
         self.tokens: int | None = 0
         self.refused: list[str] = []
 
@@ -326,6 +341,12 @@ class LabelTally:
             first, cost = facts["first_error"], facts["cost"]
             silent = first is None and not facts["abstained"]
             wrong = any(judgement.get("rating") == -1 for step in row["judgements"] for judgement in step)
+            for axis in dict.fromkeys(j["axis"] for step in row["judgements"] for j in step if "axis" in j):
+                steps = sum(
+                    any(j.get("axis") == axis and j.get("rating") == -1 for j in step)
+                    for step in row["judgements"]
+                )
+                self.failed.setdefault(axis, Counter()).update(solutions=steps > 0, steps=steps)
             self.counts.update(
                 found=first is not None and first >= 0,
                 clean=first == -1,
@@ -354,16 +375,23 @@ class LabelTally:
     def manifest(self) -> dict[str, Any]:
         """The counts, as the manifest has them."""
         counts = {name: self.counts[name] for name in _COUNTS}
-        return {**counts, "tokens": self.tokens, "refused": len(self.refused)}
+        failed = {"failed": {axis: dict(count) for axis, count in self.failed.items()}} if self.failed else {}
+        return {**counts, **failed, "tokens": self.tokens, "refused": len(self.refused)}
 
-    def summary(self, unlabelled: int, budget: int | None, out: str | Path | None) -> str:
+    def summary(
+        self, unlabelled: int, budget: int | None, out: str | Path | None, report: str | Path | None = None
+    ) -> str:
         """What the run came to, for people; `unlabelled` rows were not reached by the budget."""
-        n = {name: f"{count:,}" for name, count in self.manifest().items() if count is not None}
+        n = {name: f"{count:,}" for name, count in self.manifest().items() if isinstance(count, int)}
         wrong_later = f"{n['wrong_later']} with a wrong step that may not be the first, "
         later = wrong_later if self.counts["wrong_later"] else ""
         lines = [
             f"{amount(self.counts['solutions'], 'solution')}: {n['found']} with a first error, {later}{n['clean']} without, "
             f"{n['abstained']} abstained, {n['unknown']} where the method says nothing"
+        ]
+        lines += [
+            f"{axis}: fails in {amount(count['solutions'], 'solution')}, at {amount(count['steps'], 'step')}"
+            for axis, count in self.failed.items()
         ]
         if self.counts["others"]:
             lines.append(
@@ -388,4 +416,6 @@ class LabelTally:
         if out is not None:
             replies = f"; every reply is in {out}.replies.sqlite" if self.texts is not None else ""
             lines.append(f"wrote {out}{replies}")
+        if report is not None:
+            lines.append(f"wrote {report}")
         return "\n".join(lines)

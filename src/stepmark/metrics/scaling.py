@@ -1,4 +1,4 @@
-"""Making scores into probabilities: Platt scaling and temperature scaling of logits."""
+"""Making scores into probabilities: Platt scaling of logits."""
 
 from __future__ import annotations
 
@@ -44,25 +44,6 @@ def platt(logits: Sequence[float], labels: Sequence[float]) -> tuple[float, floa
     z = (x - centre) / spread
     scale, shift = _newton(np.stack([z, np.ones_like(z)], axis=1), targets)
     return scale / spread, shift - scale * centre / spread
-
-
-def temperature(logits: Sequence[float], labels: Sequence[float]) -> float:
-    """The temperature T > 0 that makes sigmoid(logit / T) most likely (Guo et al. 2017, section 4.2).
-
-    Over 1 where the scores are too sure of themselves.
-
-    Raises:
-        UsageError: as `platt`; also when no positive temperature is best, because higher scores do not go with right
-            steps, or part them without fault.
-    """
-    x, y = _checked(logits, labels)
-    spread = float(np.sqrt((x * x).mean()))
-    if bool((((y == 1) & (x >= 0)) | ((y == 0) & (x <= 0))).all()):
-        raise UsageError("no temperature fits: these scores part right from wrong without fault")
-    (scale,) = _newton((x / spread)[:, None], y)
-    if scale <= 1e-6:
-        raise UsageError("no temperature fits: these scores do not rise with the labels")
-    return spread / scale
 
 
 def _checked(logits: Sequence[float], labels: Sequence[float]) -> tuple[Floats, Floats]:

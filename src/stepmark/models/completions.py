@@ -27,16 +27,16 @@ from typing import Any, Protocol, final
 
 import torch
 
-from stepmark.backends import Ready, Release, ScoreRequest, StepScore
+from stepmark.backends import StepScore
 from stepmark.errors import BackendError, CheckpointError, InputError, TooLongError
 from stepmark.models.encoding import Encoded
 from stepmark.models.heads import verdict_ids
-from stepmark.models.prm import Session, WholePrefixSession
+from stepmark.models.prm import ServedGrowing, ServedSession, Session, WholePrefixSession
 from stepmark.models.served import ServedPRM, read_positions
 from stepmark.models.spec import VocabHead
 from stepmark.models.tree import pack
 from stepmark.models.watch import Growing
-from stepmark.records import Problem, Solution, Step, StepScores
+from stepmark.records import Problem, Solution, StepScores
 from stepmark.show.text import amount
 
 _LOG = logging.getLogger("stepmark")
@@ -194,11 +194,11 @@ class CompletionsPRM(ServedPRM):
         if self.spec.outcome_only:
             return WholePrefixSession(self, "an outcome model gives a whole solution one score")
         unknown = f"the server does not report what it takes from its cache ({self._dialect.start})"
-        return _PrefixSession(self, "" if self._reports else unknown)
+        return ServedSession(self, "" if self._reports else unknown)
 
     def grow(self, problem: Problem) -> Growing:
         """See `PRM.grow`."""
-        return super().grow(problem) if self.spec.outcome_only else _GrowingPrefix(self, problem)
+        return super().grow(problem) if self.spec.outcome_only else ServedGrowing(self, problem)
 
     def score_last(self, solutions: Sequence[Solution]) -> list[StepScore | InputError]:
         """The score of the last step of each solution; only that is asked for. An `InputError` for what cannot be read."""
@@ -286,44 +286,6 @@ class CompletionsPRM(ServedPRM):
             if max(row) <= _NEVER:
                 raise BackendError(f"{self.name}{path}: the server gives none of the verdicts a probability")
         return reply
-
-
-@final
-class _PrefixSession:
-    """A `prm.Session` of which the server keeps the prefixes: only the last step of each is asked for."""
-
-    in_process = False
-
-    def __init__(self, prm: CompletionsPRM, reason: str) -> None:
-        self._prm, self.reason = prm, reason
-
-    def score(self, requests: Sequence[ScoreRequest], ready: Ready) -> list[StepScore | InputError]:
-        """See `Session.score`."""
-        del ready
-        return self._prm.score_last([Solution.of(request.problem, request.steps) for request in requests])
-
-    def release(self, requests: Sequence[Release], ready: Ready) -> list[Any]:
-        """The server evicts by itself."""
-        del ready
-        return [None] * len(requests)
-
-
-@final
-class _GrowingPrefix:
-    """A conversation that grows (`watch.Growing`): only its last turn is asked for."""
-
-    def __init__(self, prm: CompletionsPRM, problem: Problem) -> None:
-        self._prm, self._problem = prm, problem
-
-    def score(self, steps: Sequence[Step], step: Step) -> float:
-        """See `Growing.score`."""
-        [reply] = self._prm.score_last([Solution(problem=self._problem, steps=(*steps, step))])
-        if isinstance(reply, InputError):
-            raise reply
-        return reply.score
-
-    def back(self, to: int) -> None:
-        """Nothing is stored here."""
 
 
 def _keys(encoded: Encoded, reads: Sequence[int]) -> Iterator[bytes]:

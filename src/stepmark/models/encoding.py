@@ -12,6 +12,7 @@ many tokenizers drop the space in front of a lone first word.
 
 from __future__ import annotations
 
+import json
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -24,9 +25,18 @@ import numpy.typing as npt
 
 from stepmark.backends import Prompt
 from stepmark.errors import CheckpointError, InputError, MarkerInTextError, TooLongError, UsageError
-from stepmark.models.spec import SPEC_FILE, ChatLayout, DialogueLayout, Layout, PieceLayout, Space, TextLayout
+from stepmark.models.spec import (
+    SPEC_FILE,
+    ChatLayout,
+    ConversationLayout,
+    DialogueLayout,
+    Layout,
+    PieceLayout,
+    Space,
+    TextLayout,
+)
 from stepmark.models.tree import Ints, common_prefix
-from stepmark.records import Solution
+from stepmark.records import MessageSpan, Solution, Step
 from stepmark.show.text import amount
 
 if TYPE_CHECKING:
@@ -215,12 +225,16 @@ class Encoder:
         where = _name(solution)
         problem = spaced(solution.problem.text, self.layout.problem_space)
         self._refuse_marks(problem, texts, where)
-        units = units_of(
-            self.layout,
-            problem,
-            texts,
-            frames=self._frames,
-            bos=(self.tokenizer.bos_token or "") if isinstance(self.layout, PieceLayout) else "",
+        units = (
+            [_conversation(self.layout, solution)]
+            if isinstance(self.layout, ConversationLayout)
+            else units_of(
+                self.layout,
+                problem,
+                texts,
+                frames=self._frames,
+                bos=(self.tokenizer.bos_token or "") if isinstance(self.layout, PieceLayout) else "",
+            )
         )
         ids: list[int] = []
         reads: list[int | None] = [None] * len(texts)
@@ -310,12 +324,19 @@ class Encoder:
         at = 0
         for piece in unit:
             end = at + len(piece.text)
+            if piece.owner >= 0 and first is None:
+                first = bisect_left(ends, at + 1)
             if piece.owner != FRAME and piece.text:
                 low, high = bisect_left(ends, at + 1), bisect_left(starts, end)
                 self._refuse_special(ids[low:high], spans[low:high], piece, at, where)
-                if piece.owner >= 0 and first is None:
-                    first = low
-                if piece.owner >= 0 and (before := seen[piece.owner]) and before in piece.text:
+                if piece.observed:
+                    observed.append((low, high))
+                if (
+                    not piece.observed
+                    and piece.owner >= 0
+                    and (before := seen[piece.owner])
+                    and before in piece.text
+                ):
                     begin = at + piece.text.index(before)
                     stop = begin + len(before) + len("\n\n")
                     observed.append((bisect_left(starts, begin), bisect_left(starts, stop)))
@@ -385,6 +406,8 @@ class Piece:
     """Step index, `PROBLEM`, or `FRAME` for the template's own text."""
     read: int | None = None
     """The step that is read at this piece's last token."""
+    observed: bool = False
+    """Whether the whole of it is what came back to an agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,6 +439,7 @@ def units_of(
     if isinstance(layout, DialogueLayout):
         assert frames is not None
         return [_dialogue(layout, problem, texts, frames)]
+    assert isinstance(layout, PieceLayout)
     return _pieces(layout, problem, texts, bos)
 
 
@@ -465,6 +489,59 @@ def _dialogue(layout: DialogueLayout, problem: str, texts: Sequence[str], frames
     # text is tokenised, so that the token before it is cut as in training.
     unit.append(Piece(layout.verdict))
     return unit
+
+
+def _conversation(layout: ConversationLayout, solution: Solution) -> list[Piece]:
+    asked = solution.problem
+    spans = asked.messages or (MessageSpan(role="user", start=0, end=len(asked.text)),)
+    turns = [_turn(span.role, asked.text[span.start : span.end]) for span in spans]
+    if asked.tools is not None:
+        listed = "".join(f"\n{json.dumps(tool, ensure_ascii=False)}" for tool in json.loads(asked.tools))
+        before, after = layout.tools.split("{tools}")
+        tools = [Piece(before), Piece(listed, owner=PROBLEM), Piece(after)]
+        if turns[0][0] == "system":
+            turns[0][1].extend([Piece("\n\n"), *tools])
+        else:
+            turns.insert(0, ("system", tools))
+    reads = {}
+    for number, step in enumerate(solution.steps):
+        own = next((at for at, span in enumerate(step.messages) if _is_own(span, step)), None)
+        if own is None:
+            reads[len(turns)] = number
+            turns.append(("assistant", [Piece(spaced(step.text, layout.step_space), owner=number)]))
+            if back := step.observation.strip():
+                turns.append(_turn("tool", back, number))
+            continue
+        for at, span in enumerate(step.messages):
+            words = step.raw[span.start : span.end]
+            if at == own:
+                reads[len(turns)] = number
+                turns.append((span.role, [Piece(words, owner=number)]))
+            else:
+                turns.append(_turn(span.role, words, None if at < own else number))
+    unit: list[Piece] = []
+    for at, (role, pieces) in enumerate(turns):
+        again, goes_on = (
+            0 <= near < len(turns) and role == turns[near][0] == "tool" for near in (at - 1, at + 1)
+        )
+        before, after = layout.answer.split("{content}") if role == "tool" else ("", "")
+        if not again:
+            unit.append(Piece(layout.opening.replace("{role}", "user" if role == "tool" else role)))
+        unit += [Piece("\n" * again + before), *pieces, Piece(after)]
+        if not goes_on:
+            unit.append(Piece(layout.mark, read=reads.get(at)))
+    return unit
+
+
+def _turn(role: str, words: str, step: int | None = None) -> tuple[str, list[Piece]]:
+    """A message that is not graded; `step` is the one that it answers."""
+    owner = PROBLEM if step is None else step
+    return "system" if role == "developer" else role, [Piece(words, owner=owner, observed=step is not None)]
+
+
+def _is_own(span: MessageSpan, step: Step) -> bool:
+    """Whether a message of a step is its own turn: those before it end in the lead."""
+    return span.role == "assistant" and span.end >= len(step.lead)
 
 
 def _pieces(layout: PieceLayout, problem: str, texts: Sequence[str], bos: str) -> list[list[Piece]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from stepmark.models.spec import (
     ChatLayout,
     ConfidenceHead,
+    ConversationLayout,
     DialogueLayout,
     EnsembleHead,
     LinearHead,
@@ -46,6 +47,7 @@ QWEN_14B = Base(backbone=13_991_465_984, output=778_567_680)
 QWEN_32B = Base(backbone=31_985_308_672, output=778_567_680)
 QWEN_72B = Base(backbone=71_460_495_360, output=1_245_708_288)
 MISTRAL_7B = Base(backbone=7_110_660_096, output=131_072_000)
+QWEN3_4B = Base(backbone=4_022_468_096, output=0)
 LLAMA_8B = Base(backbone=7_504_924_672, output=525_336_576)
 LLEMMA_34B = Base(backbone=33_481_826_304, output=262_144_000)
 
@@ -122,6 +124,7 @@ _ROWS: tuple[tuple[str, str, str, Base, int, str | None, float | None, str | Non
     ("genprm-32b", "GenPRM/GenPRM-32B", "genprm", QWEN_32B, 1, None, 77.6, _GENPRM),
     ("r-prm-sft", "kevinpro/R-PRM-7B-SFT", "r-prm", QWEN_7B, 1, None, 65.2, _RPRM),
     ("r-prm", "kevinpro/R-PRM-7B-DPO", "r-prm", QWEN_7B, 1, _APACHE, 70.4, _RPRM),
+    ("openhands-critic", "OpenHands/openhands-critic-4b-v1.0", "openhands-critic", QWEN3_4B, 0, "mit", None, None),
 )  # fmt: skip
 _PUBLISHED = tuple(
     PublishedCheckpoint(
@@ -291,6 +294,33 @@ _reasoneval = ScoringSpec(
     tensors=("score_head.weight",),
 )
 
+_CRITIC_LABELS = (
+    "success", "sentiment_positive", "sentiment_neutral", "sentiment_negative",
+    # what the agent did
+    "misunderstood_intention", "did_not_follow_instruction", "insufficient_analysis", "insufficient_clarification",
+    "improper_tool_use_or_setup", "loop_behavior", "insufficient_testing", "insufficient_debugging", "incomplete_implementation",
+    "file_management_errors", "scope_creep", "risky_actions_or_permission", "other_agent_issue",
+    "infrastructure_external_issue", "infrastructure_agent_caused_issue",
+    # what the user will say next
+    "clarification_or_restatement", "correction", "direction_change", "vcs_update_requests", "progress_or_scope_concern",
+    "frustration_or_complaint", "removal_or_reversion_request", "other_user_issue",
+)  # fmt: skip
+"""In the order of the head's rows."""
+
+_critic = ScoringSpec(
+    family="openhands-critic",
+    summary="OpenHands' critic of agents: success and 26 traits of the conversation so far, a sigmoid each, read where a turn ends",
+    source="Wang et al. 2026, arXiv 2603.03800; OpenHands/software-agent-sdk openhands/sdk/critic/impl/api (client.py, critic.py): messages by "
+    "the template of Qwen3-4B-Instruct-2507 with the tools and without thoughts and tool calls, the last token pooled (vLLM's /classify), "
+    "labels in the order of the client. The client reads the whole conversation; here every turn is read, as if the conversation ended there",
+    layout=ConversationLayout(step_space="keep", problem_space="keep"),
+    readout=Readout(head=LinearHead(bias=None), activation="labels", good=0, class_names=_CRITIC_LABELS),
+    score_kind="probability",
+    aggregate="last",
+    aggregate_source="the client scores the conversation at its end",
+    threshold=0.5,
+)
+
 _CONFIDENCE = tuple(
     ScoringSpec(
         family=family,
@@ -452,6 +482,7 @@ _ALL = (
         threshold=0.5,
         outcome_only=True,
     ),
+    _critic,
     *_CONFIDENCE,
 )
 

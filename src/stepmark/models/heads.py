@@ -19,6 +19,7 @@ from stepmark.models.spec import (
     LogRatioHead,
     MlpHead,
     Readout,
+    TokenHead,
     VocabHead,
 )
 from stepmark.show.text import amount
@@ -63,7 +64,10 @@ def check_head(
             )
         return fact.shape
 
-    if isinstance(head, LinearHead):
+    if isinstance(head, TokenHead):
+        wide = None if hidden is None else TOKEN_FEATURES + hidden
+        sizes(head.bias, sizes(head.weight, classes, wide)[0])
+    elif isinstance(head, LinearHead):
         count = sizes(head.weight, None, hidden)[0]
         usual = head.weight.removesuffix("weight") + "bias"
         wrong = None
@@ -99,6 +103,8 @@ def check_head(
         sizes("lm_head.weight", None, hidden)
 
 
+TOKEN_FEATURES = 4
+"""Numbers that a `TokenHead` reads of a step's tokens (`token_head.token_features`)."""
 _ENSEMBLE = ("nn1", "nn2", "nn_out")
 
 
@@ -114,7 +120,7 @@ def build_head(head: Head, tensors: Tensors, backbone: Any, tokenizer: Any, devi
     def get(*names: str) -> list[Tensor]:
         return [tensors.get(name).to(device, torch.float32) for name in names]
 
-    if isinstance(head, LinearHead):
+    if isinstance(head, LinearHead | TokenHead):
         [weight], bias = get(head.weight), None if head.bias is None else get(head.bias)[0]
         return lambda rows: linear(rows, weight, bias)
     if isinstance(head, MlpHead):
@@ -186,7 +192,7 @@ def output_rows(tensors: Tensors, backbone: Any) -> Tensor:
 def step_scores(
     readout: Readout, logits: Tensor, neutral: Neutral
 ) -> tuple[list[float], list[tuple[float, ...]] | None]:
-    """Scores [rows] of logits [rows, classes], and the class probabilities for three-class PRMs.
+    """Scores [rows] of logits [rows, classes], and the probabilities of the classes of three-class PRMs or of several labels.
 
     Args:
         neutral: whether a neutral step counts as good (Lightman et al. 2023, Table 4).
@@ -206,6 +212,10 @@ def step_scores(
         )
     if readout.activation == "sigmoid":
         return torch.sigmoid(readout.scale * logits[:, 0] + readout.shift).tolist(), None
+    if readout.activation == "labels":
+        p = torch.sigmoid(logits.double())
+        p[:, readout.good] = torch.sigmoid(readout.scale * logits[:, readout.good].double() + readout.shift)
+        return p[:, readout.good].tolist(), [tuple(row) for row in p.tolist()]
     if readout.activation == "identity":
         return logits[:, 0].tolist(), None
     if readout.activation == "sigmoid-mean":

@@ -14,7 +14,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self, TypeVar, final
+from typing import Any, Self, TypeVar, final
 
 import httpx
 
@@ -27,13 +27,10 @@ FIRST_ANSWER = 2.0
 """Seconds for which an address is tried where connections are refused and nothing has ever answered."""
 CONNECT = 10.0
 """Seconds for a connection: a server that is there takes one at once, however long its answer takes."""
-LONGEST = 3600.0
-"""Seconds: no request may take longer."""
 KEY_VARIABLE = "STEPMARK_API_KEY"
 """The environment variable whose key is sent to a server that is named by its address alone. A variable of ours, so that a key
 that was set for another service never goes to whatever server is named."""
 
-Verb = Literal["GET", "POST", "DELETE"]
 Parsed = TypeVar("Parsed")
 
 
@@ -172,11 +169,6 @@ class Server(Closing):
         path: str,
         body: Mapping[str, Any] | None,
         parse: Callable[[Mapping[str, Any]], Parsed],
-        *,
-        verb: Verb | None = None,
-        timeout: float | None = None,
-        tell: bool = False,
-        once: bool = False,
     ) -> Parsed:
         """Send a request until there is an answer.
 
@@ -185,12 +177,8 @@ class Server(Closing):
 
         Args:
             path: from the address on.
-            body: sent as JSON.
+            body: sent as JSON with POST; None: GET.
             parse: reads the answer.
-            verb: the method; None: POST, and GET without a body.
-            timeout: seconds for all attempts and waits together.
-            tell: put into the body, as `timeout`, how long the answer is waited for.
-            once: one attempt, for what can as well be left undone.
 
         Raises:
             DeclinedError: any status that is neither a success nor retried.
@@ -201,21 +189,8 @@ class Server(Closing):
         """
         url, begun, failures, why = self.address + path, self._clock(), 0, "nothing was tried"
 
-        def remaining() -> float:
-            return math.inf if timeout is None else begun + timeout - self._clock()
-
-        def late() -> UnansweredError:
-            return UnansweredError(
-                f"{url}: no answer within the {timeout:g} s that it was given; the last: {why}", why
-            )
-
         while True:
-            if (left := remaining()) <= 0:
-                raise late()
-            longest = min(left, self.patience.timeout, LONGEST)
-            # A little less, so that the server's own word comes before we hang up.
-            content = {**body, "timeout": max(0.95 * longest, 0.001)} if tell and body is not None else body
-            reply = self._send(verb or ("GET" if body is None else "POST"), url, content, longest)
+            reply = self._send("GET" if body is None else "POST", url, body, self.patience.timeout)
             pause = None
             if isinstance(reply, httpx.RequestError):
                 why = f"{type(reply).__name__}: {reply}"
@@ -233,7 +208,7 @@ class Server(Closing):
                     pause = _retry_after(reply)
             if pause is None:
                 failures += 1
-                if once or failures > self.patience.retries:
+                if failures > self.patience.retries:
                     self._check_reachable(url, reply, since=begun, pause=math.inf)
                     raise UnansweredError(
                         f"{url}: no usable answer in {failures} attempts; the last: {why}. No score was made from it. Look after the server and "
@@ -245,20 +220,18 @@ class Server(Closing):
                 self._check_reachable(url, reply, since=begun, pause=pause)
             else:
                 waited = self._clock() - begun
-                if once or pause > self.patience.max_wait or waited + pause > self.patience.timeout:
+                if pause > self.patience.max_wait or waited + pause > self.patience.timeout:
                     raise UnansweredError(
                         f"{url}: after {waited:.0f} s the server asks to wait another {pause:.0f} s ({why}); run again later, or raise max_wait",
                         why,
                     )
                 # A little more than asked, so that waiting clients do not all come back in the same moment.
                 pause += self.patience.first_wait * self._rng.random()
-            if pause >= remaining():  # it would be slept through for nothing
-                raise late()
             self._show(url, why, pause)
             (self._sleep or time.sleep)(pause)
 
     def _send(
-        self, verb: Verb, url: str, body: Mapping[str, Any] | None, timeout: float
+        self, verb: str, url: str, body: Mapping[str, Any] | None, timeout: float
     ) -> httpx.Response | httpx.RequestError:
         """The response, read to its end; or the error instead of one."""
         if self.closed:

@@ -10,13 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import Field
 
 from stepmark.errors import CheckpointError, MissingExtraError, UsageError
-from stepmark.models.families import find_published, full_name
+from stepmark.models.families import FAMILIES, find_published, full_name
 from stepmark.models.files import local_folder, present
 from stepmark.models.identity import CheckpointFiles, named
 from stepmark.models.lazy import LOADING, UNSAID, Bits, Lazy, check_device, is_server, note_idle
 from stepmark.models.places import BUILT_IN, BUILT_IN_BASE, NAMES, adapter_base, find_checkpoint, folder_of
 from stepmark.models.prm import PRM, identity_of
-from stepmark.models.spec import ConfidenceHead, LogRatioHead, VocabHead, spec_key
+from stepmark.models.spec import (
+    ConfidenceHead,
+    ConversationLayout,
+    LogRatioHead,
+    TokenHead,
+    VocabHead,
+    spec_key,
+)
 from stepmark.settings import check_arguments as check_settings
 from stepmark.settings import checked
 
@@ -59,7 +66,7 @@ def load_prm(
         name_or_path: "default" (the PRM that ships with stepmark), a checkpoint's folder, a hub name, the
             short name of a published PRM ("qwen-7b"; `stepmark families` lists them), the address of a server ("http://…"; the key in `STEPMARK_API_KEY` is sent, if there is one), or "package.module:factory" whose call gives a PRM.
             A server is asked whether it is a stepmark server (`stepmark serve`), which reads texts; any other one is sent token
-            ids (vLLM, SGLang) and needs `tokenizer`.
+            ids (vLLM, SGLang) and needs `tokenizer`, unless it serves a published PRM under its hub name.
         family: the PRM's family (`stepmark families` lists them); default: from the checkpoint. Published generative PRMs that
             `stepmark families` does not list need it.
         neutral: for three-class PRMs, whether a neutral step counts as good (Lightman et al. 2023, Table 4).
@@ -236,7 +243,10 @@ def _find(given: _Settings) -> _Found:
     if writes_critiques(given.name, family=given.family, tokenizer=tokenizer):
         return _critic(given)
     if is_server(given.name) and tokenizer is None:
-        return _made(_remote(given.name, given.model, outcome=given.outcome))
+        served = _remote(given.name, given.model, outcome=given.outcome)
+        if isinstance(served, PRM):
+            return _made(served)
+        tokenizer = served
     try:
         import torch  # noqa: F401
         import transformers  # noqa: F401
@@ -296,17 +306,17 @@ def _critic(given: _Settings) -> _Found:
     return _Found(identity=identity, load=load)
 
 
-def _remote(address: str, model: str | None, *, outcome: bool) -> PRM:
-    """The PRM of a stepmark server."""
+def _remote(address: str, model: str | None, *, outcome: bool) -> PRM | str:
+    """The PRM of a stepmark server; of another one, the published PRM that it serves by its hub name."""
     from stepmark.errors import BackendError, UnreachableError
-    from stepmark.models.http import Patience
-    from stepmark.models.remote.client import Client
-    from stepmark.models.remote.prm import RemotePRM
+    from stepmark.models.http import Patience, Server, key_variable, root_of
+    from stepmark.models.remote.prm import RemotePRM, served_models
 
     # Another kind of server is not asked for long; a stepmark server that is loading is waited for.
-    with Client(address, patience=Patience(retries=4, first_wait=0.2, timeout=120)) as asking:
+    patience = Patience(retries=4, first_wait=0.2, timeout=120)
+    with Server(root_of(address), patience=patience, key=key_variable()) as asking:
         try:
-            prms, others = asking.listing()
+            prms, others = served_models(asking)
         except UnreachableError:
             raise
         except BackendError as error:
@@ -317,7 +327,10 @@ def _remote(address: str, model: str | None, *, outcome: bool) -> PRM:
                     f"{address} is a stepmark server, which decides how its PRM is read: give outcome to a model that is read here"
                 )
             if prms:
-                return RemotePRM(Client(address, model=model))
+                return RemotePRM(address, model=model)
+            known = find_published((model or "") if len(others) != 1 else others[0])
+            if known is not None and known.family in FAMILIES:
+                return known.hub
             reason = f"it serves {', '.join(map(repr, others)) or 'no model'}, and no PRM of stepmark's"
     raise UsageError(
         f"{address} does not answer as a stepmark server ({reason}); token ids are sent to any other server, so its tokenizer is "
@@ -330,13 +343,17 @@ def _served(given: _Settings, tokenizer: str) -> PRM:
     from stepmark.models.backbone import load_config, load_tokenizer, token_limit
     from stepmark.models.completions import CompletionsPRM
     from stepmark.models.http import key_variable
-    from stepmark.models.pooling import PoolingPRM
+    from stepmark.models.pooling import ClassifyPRM, PoolingPRM
 
     folder = find_checkpoint(tokenizer, weights=False)
     files = CheckpointFiles(folder, weights=False)
     spec = _spec(given, folder, tokenizer)
     encoder = _encoder(given, spec, load_tokenizer(folder), token_limit(load_config(folder)))
-    served = CompletionsPRM if isinstance(spec.readout.head, VocabHead) else PoolingPRM
+    served: type[CompletionsPRM | ClassifyPRM | PoolingPRM] = PoolingPRM
+    if isinstance(spec.readout.head, VocabHead):
+        served = CompletionsPRM
+    elif isinstance(spec.layout, ConversationLayout) and not _is_token_classifier(folder):
+        served = ClassifyPRM
     return served(
         given.name,
         spec,
@@ -347,6 +364,15 @@ def _served(given: _Settings, tokenizer: str) -> PRM:
         model=given.model,
         neutral=given.neutral,
         api_key_env=key_variable(),
+    )
+
+
+def _is_token_classifier(folder: Path) -> bool:
+    """Whether a server of the checkpoint reads every token, and not the last one only."""
+    from stepmark.models.checkpoint import read_config
+
+    return any(
+        "ForTokenClassification" in str(name) for name in read_config(folder).get("architectures") or ()
     )
 
 
@@ -429,6 +455,18 @@ def _checkpoint(given: _Settings) -> _Found:
             encoder = _encoder(given, spec, tokens, engine.token_limit)
             models = [with_output(engine, tensors)]
             return ConfidencePRM(name=name, spec=spec, encoder=encoder, models=models, identity=identity)
+        if isinstance(head, TokenHead):
+            from stepmark.models.token_head import TokenHeadPRM
+
+            return TokenHeadPRM(
+                name=name,
+                spec=spec,
+                encoder=_encoder(given, spec, tokens, engine.token_limit),
+                models=[with_output(engine, tensors)],
+                head=build_head(head, tensors, engine.backbone, tokens, device),
+                neutral=given.neutral,
+                identity=identity,
+            )
         if reference is None:
             return HeadPRM(
                 name=name,

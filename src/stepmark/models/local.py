@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,9 @@ class WindowedPRM(PRM, ABC):
             None if read is None or not scores else int(row)
             for read, row in zip(encoded.reads, rows, strict=True)
         ]
+        ends = [encoded.problem_tokens]
+        for read in encoded.reads:
+            ends.append(ends[-1] if read is None else read + 1)
         return StepScores(
             scores=tuple(None if row is None else scores[row] for row in at),
             kind=self.spec.score_kind,
@@ -107,6 +111,7 @@ class WindowedPRM(PRM, ABC):
             class_names=self.spec.readout.class_names if scores else None,
             problem_tokens=encoded.problem_tokens,
             solution_tokens=encoded.solution_tokens,
+            step_tokens=tuple(end - start for start, end in pairwise(ends)),
         )
 
     def _jobs(
@@ -276,6 +281,10 @@ class TokenValuePRM(LocalPRM):
         self.outputs = tuple(output for _, output in models)
 
     def needed(self, text: Text) -> Ints:
+        """What stands before each token that counts."""
+        return self.written(text)
+
+    def written(self, text: Text) -> Ints:
         """What stands before each token of the answer that its author, and no tool or user, wrote."""
         encoded = encoded_of(text)
         if encoded.answer < 1:
@@ -285,8 +294,25 @@ class TokenValuePRM(LocalPRM):
         return np.flatnonzero(encoded.own(len(text.ids))) + encoded.answer - 1
 
     def read(self, states: States, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
-        """See `TokenPRM.read`; a token's value is stored beside it (`States.value`)."""
-        needed = [self.needed(text) for text in texts]
+        """See `TokenPRM.read`."""
+        results = []
+        for values, ends in self.token_spans(states, texts, paths):
+            scores = self.step_values(values, ends)
+            if not all(map(math.isfinite, scores)):
+                raise CheckpointError(
+                    f"{self.name} gave NaN or an infinity as a score: its weights are damaged, or too large for {self.outputs[0].dtype}"
+                )
+            results.append(Read(scores=scores))
+        return results
+
+    def token_spans(
+        self, states: States, texts: Sequence[Text], paths: Sequence[Ints]
+    ) -> list[tuple[Any, list[int]]]:
+        """Of each text the values of its author's tokens, and where steps begin and end in them (see `step_values`).
+
+        A token's value is stored beside it (`States.value`).
+        """
+        needed = [self.written(text) for text in texts]
         above = np.concatenate([path[n] for n, path in zip(needed, paths, strict=True)])
         tokens = np.concatenate([path[n + 1] for n, path in zip(needed, paths, strict=True)])
         ids = np.concatenate([text.ids[n + 1] for n, text in zip(needed, texts, strict=True)])
@@ -308,12 +334,7 @@ class TokenValuePRM(LocalPRM):
             reads = encoded_of(text).reads
             before = None if isinstance(text.asked, WholeSolution) or len(reads) < 2 else reads[-2]
             ends = np.searchsorted(places + 1, [-1 if before is None else before, *text.reads], side="right")
-            scores = self.step_values(states.value[path[places + 1]], ends.tolist())
-            if not all(map(math.isfinite, scores)):
-                raise CheckpointError(
-                    f"{self.name} gave NaN or an infinity as a score: its weights are damaged, or too large for {self.outputs[0].dtype}"
-                )
-            results.append(Read(scores=scores))
+            results.append((states.value[path[places + 1]], ends.tolist()))
         return results
 
     @abstractmethod

@@ -1,10 +1,12 @@
-"""A PRM behind a vLLM `/pooling` server: tokens go out, logits a step come back.
+"""PRMs behind a vLLM server of classifiers: tokens go out, what the head gives comes back.
 
-Raw logits are asked for (`use_activation: false`), so the same readout as in process makes the scores. The
-server may pool every token, or only step tags (`tok_pooling_type: STEP`, the default for
-`Qwen2ForProcessRewardModel`); anything else is refused.
+Of `/pooling`, raw logits are asked for (`use_activation: false`), so the same readout as in process makes the scores. The server may pool every
+token, or only step tags (`tok_pooling_type: STEP`, the default for `Qwen2ForProcessRewardModel`); anything else is refused.
 
-Source: vLLM 0.33, `POST /pooling`, task token_classify.
+`/classify` reads the last token, so each step is a text of its own, of which the server's prefix cache knows most. It gives probabilities.
+
+Source: vLLM 0.33, `POST /pooling`, task token_classify; `POST /classify`, whose activation is the sigmoid where `problem_type` in config.json is
+multi_label_classification, and a softmax otherwise.
 """
 
 from __future__ import annotations
@@ -18,25 +20,83 @@ from stepmark.errors import BackendError, CheckpointError
 from stepmark.models.encoding import Encoded
 from stepmark.models.prm import Session, WholePrefixSession
 from stepmark.models.served import ServedPRM, read_positions
-from stepmark.models.spec import ConfidenceHead, LogRatioHead, VocabHead
+from stepmark.models.spec import ConfidenceHead, LogRatioHead, TokenHead, VocabHead
 from stepmark.records import StepScores
 from stepmark.show.text import amount
 
 
-@final
-class PoolingPRM(ServedPRM):
-    """Scores through `/pooling`; a `BackendError` where it answers something that is not one row of logits a step. Arguments as of `ServedPRM`."""
+class ClassifierPRM(ServedPRM):
+    """What PRMs behind a server of classifiers share. Abstract: `_window`. Arguments as of `ServedPRM`."""
 
     def _prepare(self) -> None:
-        if isinstance(self.spec.readout.head, ConfidenceHead | LogRatioHead | VocabHead):
+        if isinstance(self.spec.readout.head, ConfidenceHead | LogRatioHead | TokenHead | VocabHead):
             raise CheckpointError(
-                f"{self.spec.family} reads the language-model head, which /pooling does not serve; load it in this process"
+                f"{self.spec.family} reads the language-model head, which a classifier has not; load it in this process"
             )
 
     def open_session(self, *, memory_tokens: int | None = None) -> Session:
         """See `PRM.open_session`."""
         del memory_tokens
         return WholePrefixSession(self, "a server keeps no state for us")
+
+    def _answers(self, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+        """An answer to each text of `input`, in order; the ledger counts their tokens."""
+        texts, data = body["input"], self._ask(path, body).get("data")
+        if not isinstance(data, list) or len(data) != len(texts):
+            raise BackendError(
+                f"{self.name}{path}: {amount(len(texts), 'text')} sent, "
+                f"{len(data) if isinstance(data, list) else 'no list'} answered"
+            )
+        by_index = {str(entry.get("index")): entry for entry in data if isinstance(entry, dict)}
+        for at, ids in enumerate(texts):
+            if str(at) not in by_index:
+                raise BackendError(f"{self.name}{path}: no answer has index {at}")
+            self.ledger.tokens_in += len(ids)
+            self.ledger.tokens_distinct += len(ids)
+            self.ledger.tokens_computed += len(ids)
+        return [by_index[str(at)] for at in range(len(texts))]
+
+
+@final
+class ClassifyPRM(ClassifierPRM):
+    """Scores through `/classify`, of several labels; a `BackendError` where it answers something that is not one probability a label."""
+
+    def _window(self, encoded: list[Encoded]) -> list[StepScores]:
+        texts = [e.ids[: read + 1].tolist() for e in encoded for read in read_positions(e)]
+        rows: list[list[float]] = []
+        for start in range(0, len(texts), self._batch):
+            body = {"model": self._model, "input": texts[start : start + self._batch]}
+            rows += [self._probabilities(answer.get("probs")) for answer in self._answers("/classify", body)]
+        results = []
+        for e in encoded:
+            mine = [rows.pop(0) for _ in read_positions(e)]
+            scored = (
+                self._scores(torch.logit(torch.tensor(mine, dtype=torch.float64), eps=1e-9), "/classify")
+                if mine
+                else ([], None)
+            )
+            results.append(self.scores_of(e, *scored))
+        return results
+
+    def _probabilities(self, given: Any) -> list[float]:
+        names = self.spec.readout.class_names or ()
+        numbers = isinstance(given, list) and all(isinstance(p, int | float) and 0 <= p <= 1 for p in given)
+        if not numbers or len(given) != len(names):
+            raise BackendError(
+                f"{self.name}/classify: expected a probability of each of {amount(len(names), 'label')}, found {str(given)[:80]}; is it "
+                f"{self.spec.family} that is served?"
+            )
+        if len(names) > 1 and abs(sum(given) - 1) < 1e-3:
+            raise BackendError(
+                f"{self.name}/classify: the probabilities of {amount(len(names), 'label')} sum to 1: the server takes a softmax of them, and the labels "
+                'are independent; put "problem_type": "multi_label_classification" into the checkpoint\'s config.json'
+            )
+        return [float(p) for p in given]
+
+
+@final
+class PoolingPRM(ClassifierPRM):
+    """Scores through `/pooling`; a `BackendError` where it answers something that is not one row of logits a step. Arguments as of `ServedPRM`."""
 
     def _window(self, encoded: list[Encoded]) -> list[StepScores]:
         return [
@@ -52,23 +112,10 @@ class PoolingPRM(ServedPRM):
             "task": "token_classify",
             "use_activation": False,
         }
-        data = self._ask("/pooling", body).get("data")
-        if not isinstance(data, list) or len(data) != len(encoded):
-            raise BackendError(
-                f"{self.name}/pooling: {amount(len(encoded), 'solution')} sent, "
-                f"{len(data) if isinstance(data, list) else 'no list'} answered"
-            )
-        by_index = {str(entry.get("index")): entry for entry in data if isinstance(entry, dict)}
-        result = []
-        for i, e in enumerate(encoded):
-            if str(i) not in by_index:
-                raise BackendError(f"{self.name}/pooling: no answer has index {i}")
-            result.append(self._read(e, by_index[str(i)].get("data")))
-            tokens = len(e.ids)
-            self.ledger.tokens_in += tokens
-            self.ledger.tokens_distinct += tokens
-            self.ledger.tokens_computed += tokens
-        return result
+        return [
+            self._read(e, answer.get("data"))
+            for e, answer in zip(encoded, self._answers("/pooling", body), strict=True)
+        ]
 
     def _read(self, e: Encoded, rows: Any) -> StepScores:
         reads = read_positions(e)

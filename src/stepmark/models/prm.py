@@ -463,34 +463,103 @@ class WholePrefixSession:
         return [None] * len(requests)
 
     def _graded(self, request: ScoreRequest, result: StepScores | Refusal) -> StepScore | InputError:
-        if isinstance(result, Refusal):
-            return result.error
-        if len(result.scores) != len(request.steps):
-            raise BackendError(
-                f"{self._prm.name} gave {amount(len(result.scores), 'score')} for {amount(len(request.steps), 'step')}; "
-                f"expected one a step. Nothing was recorded of it"
-            )
-        score = result.scores[-1]
-        if score is None:
-            return TooLongError("the step lies past what this model reads")
-        check_finite(self._prm.name, score, request)
-        classes = None if result.classes is None else result.classes[-1]
-        if self._counts_words:
-            tokens, root = len(request.steps[-1].split()), len(request.problem.split())
-            return StepScore(score=score, tokens=tokens, root=root, classes=classes)
-        if result.problem_tokens is None or result.solution_tokens is None:
-            return StepScore(score=score, tokens=None, root=None, classes=classes)
-        tokens = result.problem_tokens + result.solution_tokens
-        return StepScore(score=score, tokens=tokens, root=0, classes=classes)
+        reply = last_step(self._prm.name, request.steps, result)
+        if not self._counts_words or isinstance(reply, InputError):
+            return reply
+        return replace(reply, tokens=len(request.steps[-1].split()), root=len(request.problem.split()))
 
 
-def check_finite(name: str, score: float, request: ScoreRequest) -> None:
+def last_step(
+    name: str, steps: Sequence[str], result: StepScores | Refusal, *, cached: bool = False
+) -> StepScore | InputError:
+    """The score of the last step of a solution that was scored whole.
+
+    Args:
+        name: the PRM's.
+        steps: the texts of the solution's steps.
+        result: what the PRM gave for it.
+        cached: the prefix is not read anew: the step costs its own tokens.
+
+    Raises:
+        BackendError: another number of scores than steps, or a score that is not finite.
+    """
+    if isinstance(result, Refusal):
+        return result.error
+    if len(result.scores) != len(steps):
+        raise BackendError(
+            f"{name} gave {amount(len(result.scores), 'score')} for {amount(len(steps), 'step')}; "
+            f"expected one a step. Nothing was recorded of it"
+        )
+    score = result.scores[-1]
+    if score is None:
+        return TooLongError("the step lies past what this model reads")
+    check_finite(name, score, steps)
+    classes = None if result.classes is None else result.classes[-1]
+    root, rest = result.problem_tokens, result.solution_tokens
+    if root is None or rest is None or (cached and result.step_tokens is None):
+        return StepScore(score=score, tokens=None, root=None, classes=classes)
+    if cached and result.step_tokens is not None:
+        return StepScore(score=score, tokens=result.step_tokens[-1], root=root, classes=classes)
+    return StepScore(score=score, tokens=root + rest, root=0, classes=classes)
+
+
+def check_finite(name: str, score: float, steps: Sequence[str]) -> None:
     """Refuse (`BackendError`) a score that is NaN or infinite."""
     if not math.isfinite(score):
         raise BackendError(
-            f"{name} gave the score {score!r} to step {len(request.steps) - 1} (0-based), "
-            f"{request.steps[-1][:80]!r}; expected a finite number. Nothing was recorded of it"
+            f"{name} gave the score {score!r} to step {len(steps) - 1} (0-based), "
+            f"{steps[-1][:80]!r}; expected a finite number. Nothing was recorded of it"
         )
+
+
+class LastStepScoring(Protocol):
+    """A PRM behind a server that has a prefix cache: prefixes are sent whole, and the server computes what is new."""
+
+    def score_last(self, solutions: Sequence[Solution]) -> list[StepScore | InputError]:
+        """The score of the last step of each solution, in order; an `InputError` for what cannot be read."""
+
+
+@final
+class ServedSession:
+    """A session of which the server keeps the prefixes.
+
+    Args:
+        prm: is asked.
+        reason: why every prefix is read whole all the same, or may be; "" where it is not.
+    """
+
+    in_process = False
+
+    def __init__(self, prm: LastStepScoring, reason: str = "") -> None:
+        self._prm, self.reason = prm, reason
+
+    def score(self, requests: Sequence[ScoreRequest], ready: Ready) -> list[StepScore | InputError]:
+        """See `Session.score`."""
+        del ready
+        return self._prm.score_last([Solution.of(request.problem, request.steps) for request in requests])
+
+    def release(self, requests: Sequence[Release], ready: Ready) -> list[Any]:
+        """The server evicts by itself."""
+        del ready
+        return [None] * len(requests)
+
+
+@final
+class ServedGrowing:
+    """A conversation that grows, whose prefixes the server keeps (`watch.Growing`)."""
+
+    def __init__(self, prm: LastStepScoring, problem: Problem) -> None:
+        self._prm, self._problem = prm, problem
+
+    def score(self, steps: Sequence[Step], step: Step) -> float:
+        """See `Growing.score`."""
+        [reply] = self._prm.score_last([Solution(problem=self._problem, steps=(*steps, step))])
+        if isinstance(reply, InputError):
+            raise reply
+        return reply.score
+
+    def back(self, to: int) -> None:
+        """Nothing is stored here."""
 
 
 # Grading.

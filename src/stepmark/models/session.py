@@ -218,7 +218,7 @@ class CachedSession:
                 assert isinstance(answer, InputError)
                 replies.append(answer)
                 continue
-            check_finite(self._prm.name, answer.score, request)
+            check_finite(self._prm.name, answer.score, request.steps)
             key = (request.problem, request.steps)
             before = self._places.get(key)
             self._places[key] = answer.place

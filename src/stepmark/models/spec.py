@@ -114,7 +114,35 @@ class DialogueLayout(Spacing):
     verdict: str = "+"
 
 
-Layout = TextLayout | PieceLayout | ChatLayout | DialogueLayout
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConversationLayout(Spacing):
+    """An agent's conversation, message by message, whatever chat template the checkpoint has: Qwen's form. A step is read at the last token
+    that closes its turn. Thoughts and tool calls are left out.
+
+    A step that was read from no conversation is a turn by its text; its observation is the answer of a tool.
+    """
+
+    kind: Literal["conversation"] = "conversation"
+    opening: str = "<|im_start|>{role}\n"
+    """Before each message; answers of tools in a row share one, of the user."""
+    mark: str = "<|im_end|>\n"
+    """After it; read where it ends the turn of a step."""
+    answer: str = "<tool_response>\n{content}\n</tool_response>"
+    """A tool's answer; a line break stands between two."""
+    tools: str = (
+        "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with function signatures within "
+        "<tools></tools> XML tags:\n<tools>{tools}\n</tools>\n\nFor each function call, return a json object with function name and arguments "
+        'within <tool_call></tool_call> XML tags:\n<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
+    )
+    """Ends the system message where the problem has tools; each stands on a line, as JSON."""
+
+    @property
+    def mark_is_text(self) -> bool:
+        """The mark is a token, and white space after it."""
+        return False
+
+
+Layout = TextLayout | PieceLayout | ChatLayout | DialogueLayout | ConversationLayout
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,9 +216,21 @@ class ConfidenceHead:
             raise UsageError(f"window should be at least 1, found {self.window}")
 
 
-Head = LinearHead | MlpHead | EnsembleHead | VocabHead | LogRatioHead | ConfidenceHead
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenHead:
+    """A linear layer on the log-probabilities of the step's own tokens and on the hidden state at its end: `weight` [classes, 4 + hidden], `bias` [classes].
 
-Activation = Literal["softmax", "margin", "sigmoid", "sigmoid-mean", "identity"]
+    The first four inputs are `token_head.token_features`; the token that is read, of the mark, is not among the step's. An outcome model reads the tokens of the whole answer.
+    """
+
+    kind: Literal["tokens"] = "tokens"
+    weight: str = "score.weight"
+    bias: str = "score.bias"
+
+
+Head = LinearHead | MlpHead | EnsembleHead | VocabHead | LogRatioHead | ConfidenceHead | TokenHead
+
+Activation = Literal["softmax", "margin", "sigmoid", "sigmoid-mean", "labels", "identity"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -200,18 +240,24 @@ class Readout:
     head: Head
     activation: Activation
     """`softmax`: probability of class `good`. `margin`: p(good) - p(the other of two). `sigmoid` of one
-    logit. `sigmoid-mean`: mean over an ensemble. `identity`: as it is."""
+    logit. `sigmoid-mean`: mean over an ensemble. `labels`: a sigmoid of each of `class_names`; the score is that of `good`. `identity`:
+    as it is."""
     good: int = 0
-    """Index of the class that means a right step."""
+    """Index of the class or label that means a right step."""
     neutral: int | None = None
     """Index of the class that means neither, for three-class PRMs."""
     class_names: tuple[str, ...] | None = None
     scale: float = 1.0
     shift: float = 0.0
-    """Platt calibration: sigmoid(scale * logit + shift), of the one logit of `sigmoid` or, for a `softmax` of two classes, of
-    the good one's logit above the other's."""
+    """Platt calibration: sigmoid(scale * logit + shift), of the one logit of `sigmoid`, of the good label's of `labels` or, for a `softmax`
+    of two classes, of the good one's logit above the other's."""
 
     def __post_init__(self) -> None:
+        names = self.class_names or ()
+        if self.activation == "labels" and not (names and len(set(names)) == len(names)):
+            raise UsageError(
+                f"class_names should be the labels, each once (activation 'labels'), found {names}"
+            )
         classes = self.classes
         if not 0 <= self.good < (classes or 1):
             raise UsageError(
@@ -223,29 +269,34 @@ class Readout:
             raise UsageError(
                 f"neutral should be a class's index of a softmax of three, 0 to 2, and another than good; found {self.neutral} (activation {self.activation!r}, good {self.good})"
             )
-        for what, names in (
+        for what, given in (
             ("class_names", self.class_names),
             ("candidates", self.head.candidates if isinstance(self.head, VocabHead) else None),
         ):
-            if names is not None and classes is not None and len(names) != classes:
+            if given is not None and classes is not None and len(given) != classes:
                 raise UsageError(
-                    f"{what} should be {classes} (activation {self.activation!r}), found {len(names)}"
+                    f"{what} should be {classes} (activation {self.activation!r}), found {len(given)}"
                 )
         if not (math.isfinite(self.scale) and math.isfinite(self.shift)):
             raise UsageError(f"scale and shift should be finite, found {self.scale} and {self.shift}")
-        if (self.scale, self.shift) != (1.0, 0.0) and (
-            self.activation not in ("sigmoid", "softmax") or self.neutral is not None
-        ):
+        if (self.scale, self.shift) != (1.0, 0.0) and not self.takes_a_map:
             raise UsageError(
-                "scale and shift are for the sigmoid of one logit and the softmax of two; expected 1 and 0 for "
+                "scale and shift are for sigmoids and the softmax of two; expected 1 and 0 for "
                 f"{self.activation!r}, found {self.scale} and {self.shift}"
             )
+
+    @property
+    def takes_a_map(self) -> bool:
+        """Whether a Platt map can be part of it: of the sigmoid of a logit, or the softmax of two."""
+        return self.activation in ("sigmoid", "labels", "softmax") and self.neutral is None
 
     @property
     def classes(self) -> int | None:
         """Logits that the head gives; None for any number."""
         if self.activation == "softmax":
             return 2 if self.neutral is None else 3
+        if self.activation == "labels":
+            return len(self.class_names or ())
         return {"sigmoid": 1, "identity": 1, "margin": 2, "sigmoid-mean": None}[self.activation]
 
 
@@ -253,6 +304,7 @@ _KINDS: Mapping[Activation, ScoreKind] = {
     "softmax": "probability",
     "sigmoid": "probability",
     "sigmoid-mean": "probability",
+    "labels": "probability",
     "margin": "margin",
     "identity": "unbounded",
 }
@@ -349,7 +401,7 @@ NOTE_FILE = "calibration.json"
 
 def check_readout(readout: Readout) -> None:
     """Refuse (`UsageError`) a readout that takes no Platt map: neither a sigmoid nor a softmax of two classes."""
-    if readout.activation not in ("sigmoid", "softmax") or readout.neutral is not None:
+    if not readout.takes_a_map:
         classes = " of three classes" if readout.neutral is not None else ""
         raise UsageError(
             f"the scores of this checkpoint are read by {readout.activation!r}{classes}; a calibration can be stored only where "

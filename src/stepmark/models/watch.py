@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, final
 
-from stepmark.data.conversations import read_message
+from stepmark.data.conversations import ChatMessage, Opening, answered, read_message, step_of
 from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import InputError, UsageError
 from stepmark.metrics.aggregate import aggregate, check_score
-from stepmark.records import Problem, ScoreKind, Solution, Step
+from stepmark.records import Finding, Problem, ScoreKind, Solution, Step
 from stepmark.show.text import amount
 from stepmark.verifiers.checks import check_names, check_solution
 
@@ -30,6 +30,14 @@ class Feedback:
     sentence: str
     """One sentence for the agent: the judge's reason, or what was written and what is right."""
     source: Literal["judge", "check"]
+
+    @classmethod
+    def proof(cls, finding: Finding) -> Feedback:
+        """What an exact check found."""
+        written = " ".join(finding.written.split())
+        return cls(
+            criterion=finding.check, sentence=f'"{written}" is wrong: {finding.right}.', source="check"
+        )
 
 
 TurnJudge = Callable[[Solution], Sequence[Feedback]]
@@ -131,7 +139,7 @@ class Watch:
         self._returned: set[tuple[str, ...]] = set()
         """The turns up to each that the agent was sent back for."""
         self._names: dict[str, str] = {}
-        self._opening = ""
+        self._opening = Opening()
 
     @property
     def solution(self) -> Solution:
@@ -160,24 +168,18 @@ class Watch:
         turn = {"role": "assistant", "content": message} if isinstance(message, str) else message
         read = read_message(turn, f"message {len(self._steps)}", None, self._names)
         if read.role != "assistant":
-            if not self._steps and not self._opening:
+            if not self._steps and not self._opening.text:
                 raise InputError(
                     f"expected the agent's first turn, found a {read.role} message: it belongs to the problem"
                 )
-            self._observe(f"{read.heading}\n{read.content}")
+            self._observe(read)
             return None
-        before, text, after = read.shares(self._reasoning)
-        if not text.strip():
-            if not "".join(read.shares("keep")).strip():
+        step = step_of(read, self._reasoning, Opening() if self._steps else self._opening)
+        if step is None:
+            if not read.shares("keep").graded.strip():
                 raise InputError("expected a turn with a text or tool calls to grade, found none")
-            self._observe(f"{read.heading}\n{before}{after}")
+            self._observe(read)
             return None
-        step = Step(
-            text=text.strip(),
-            lead=f"{self._opening if not self._steps else ''}{read.heading}\n{before}",
-            observation=after,
-            speaker=read.speaker,
-        )
         score = self._growing.score(self._steps, step)
         try:
             feedback = self._feedback_on(replace(self.solution, steps=(*self._steps, step)))
@@ -192,24 +194,16 @@ class Watch:
     def _feedback_on(self, solution: Solution) -> tuple[Feedback, ...]:
         """What is wrong with the last turn: proofs first."""
         last = len(solution.steps) - 1
-        proofs = [
-            Feedback(
-                criterion=finding.check,
-                sentence=f'"{" ".join(finding.written.split())}" is wrong: {finding.right}.',
-                source="check",
-            )
-            for finding in check_solution(solution, self._checks) or ()
-            if finding.step == last
-        ]
+        findings = check_solution(solution, self._checks) or ()
+        proofs = [Feedback.proof(finding) for finding in findings if finding.step == last]
         return (*proofs, *(() if self._judge is None else self._judge(solution)))
 
-    def _observe(self, seen: str) -> None:
+    def _observe(self, message: ChatMessage) -> None:
         """What the agent sees before its next turn; before its first graded one, the layout of that."""
         if self._steps:
-            last = self._steps[-1]
-            self._steps[-1] = replace(last, observation=f"{last.observation}\n\n{seen}")
+            self._steps[-1] = answered(self._steps[-1], message, self._reasoning)
         else:
-            self._opening += f"{seen}\n\n"
+            self._opening = self._opening.then(message, self._reasoning)
 
     def back(self, to: int) -> None:
         """Forget the turns from `to` on, and what came back after them; a `UsageError` where there is no such turn."""

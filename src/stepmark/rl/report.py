@@ -13,7 +13,7 @@ from stepmark.rl.hacking import CELLS, ShownSolution, Watched
 from stepmark.rl.monitor import Monitor, best_of
 from stepmark.rl.trainer import PolicyEvaluation, Update
 from stepmark.show import colour
-from stepmark.show.evaluation import EvaluationView, Examples, Item, Section, Tile, evaluation_html
+from stepmark.show.evaluation import Examples, Item, Report, Section, Tile, evaluation_html
 from stepmark.show.page import CardView, ProblemView, StepView
 from stepmark.show.plots import Lines, Mark, Series
 from stepmark.show.progress import EVERY, can_estimate, clock_face, told_at
@@ -175,7 +175,7 @@ def rl_html(
         "Examples": tuple(_examples(rows)),
     }
     yield from evaluation_html(
-        EvaluationView(
+        Report(
             title=title,
             facts=(*facts, verdict),
             tiles=(_alarm_tile(rows),),

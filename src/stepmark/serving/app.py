@@ -1,14 +1,13 @@
-"""The app of a score server, behind its guard; and its life on a port."""
+"""The app of a score server, and its life on a port."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, final
@@ -22,12 +21,13 @@ from starlette.exceptions import HTTPException
 
 from stepmark.errors import StepmarkError
 from stepmark.hosting import link_of, listen, uvicorn_config
+from stepmark.models.lazy import Lazy
+from stepmark.models.policies import policy_of
 from stepmark.models.remote.wire import EXAMPLE
+from stepmark.serving import chat as chats
 from stepmark.serving import routes
-from stepmark.serving.chat import add_chat, check_chat
 from stepmark.serving.errors import Refused, refused, refused_body
 from stepmark.serving.guard import Guard, Keys
-from stepmark.serving.metrics import Metrics
 from stepmark.serving.service import Service
 from stepmark.serving.settings import CHAT, DEFAULTS, ChatModel, ServerSettings
 from stepmark.version import __version__
@@ -36,21 +36,22 @@ if TYPE_CHECKING:
     from stepmark.models.policies import PolicyLike
     from stepmark.models.prm import PRM
 
-_ABOUT = """One process reward model (PRM) for many clients: scores of every step of solutions, ranked candidates, prefixes that grow.
+_ABOUT = """One process reward model (PRM) for many clients: scores of every step of solutions, and ranked candidates. A prefix that grows is sent whole:
+the server's prefix cache computes what is new.
 
 Every answer whose status is 400 or more has the body {"error": {"type", "message", "field"?, "where"?}}. Steps are counted from 0; `first_error` is -1
 where there is none and null where it is unknown."""
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _IDLE_CONNECTION = 75
 """Seconds: longer than clients hold theirs, so that a request does not meet a connection that is being closed."""
 
 
-def build_app(service: Service, *, keyed: bool = False) -> FastAPI:
-    """The routes of a server, without the guard; its lifespan starts and stops the service.
+def build_app(service: Service, *, keys: Keys | None = None, hosts: frozenset[str] | None = None) -> FastAPI:
+    """The app of a server; its lifespan starts and stops the service.
 
     Args:
-        service: what they serve.
-        keyed: the document says that a key is needed.
+        service: what it serves.
+        keys: whose requests are answered; None: everybody's.
+        hosts: see `Guard`.
     """
 
     @asynccontextmanager
@@ -68,28 +69,17 @@ def build_app(service: Service, *, keyed: bool = False) -> FastAPI:
         lifespan=lifespan,
         redoc_url=None,
         redirect_slashes=False,
-        dependencies=[Depends(HTTPBearer(auto_error=False))] if keyed else None,
+        dependencies=None if keys is None else [Depends(HTTPBearer(auto_error=False))],  # for the document
     )
-    app.state.service, app.state.metrics = service, Metrics(service)
-    for router in (routes.router, *service.routers):
-        app.include_router(router)
+    app.state.service = service
+    app.include_router(routes.router)
+    if service.policy is not None:
+        app.include_router(chats.router)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _body_error)
     app.add_exception_handler(StepmarkError, _stepmark_error)
-    app.add_exception_handler(Exception, _failure)
+    app.add_middleware(Guard, service=service, keys=keys, hosts=hosts)
     return app
-
-
-def guarded(service: Service, *, keys: Keys | None = None, hosts: frozenset[str] | None = None) -> Guard:
-    """The app of a server behind its guard.
-
-    Args:
-        service: what it serves.
-        keys: whose requests are answered; None: everybody's.
-        hosts: see `Guard`.
-    """
-    app = build_app(service, keyed=keys is not None)
-    return Guard(app, app.state.metrics, keys=keys, hosts=hosts)
 
 
 @asynccontextmanager
@@ -100,7 +90,7 @@ async def serve_in_process(
     policy: PolicyLike | None = None,
     chat: ChatModel = CHAT,
     keys: Keys | None = None,
-) -> AsyncIterator[Guard]:
+) -> AsyncIterator[FastAPI]:
     """A server in this process, without a port: an ASGI app for `httpx.ASGITransport`.
 
         async with serve_in_process(prm) as app, httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://stepmark") as client:
@@ -116,39 +106,33 @@ async def serve_in_process(
     Raises:
         UsageError: settings that do not fit the PRM.
     """
-    service = Service(prm, settings)
-    add_chat(service, check_chat(policy, chat), chat)
+    model = None if policy is None else policy_of(policy)
+    if isinstance(model, Lazy):
+        model = model.with_arguments(**chats.POLICY).load()
+    service = Service(prm, settings, policy=model, chat=chat)
     await service.start()
     try:
-        yield guarded(service, keys=keys)
+        yield build_app(service, keys=keys)
     finally:
         await service.stop()
-
-
-def _response(refusal: Refused) -> Response:
-    return Response(
-        refusal.body, status_code=refusal.status_code, headers=refusal.headers, media_type="application/json"
-    )
 
 
 async def _http_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if isinstance(error, Refused):
-        return _response(error)
-    headers = dict(error.headers or {})
-    known = {
-        404: ("not_found", "there is no such address; /docs lists them"),
-        405: ("method_not_allowed", f"this address takes another method: {headers.get('Allow', 'none')}"),
-    }
-    kind, message = known.get(
-        error.status_code, ("invalid_request", f"expected JSON in UTF-8: {error.detail}")
-    )
-    return _response(Refused(kind, message, headers=headers))
+        return error.response
+    if error.status_code == 404:
+        return Refused("not_found", "there is no such address; /docs lists them").response
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "none")
+        message = f"this address takes another method: {allowed}"
+        return Refused("not_found", message, status=405, headers=error.headers).response
+    return Refused("invalid_request", f"expected JSON in UTF-8: {error.detail}").response
 
 
 async def _body_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return _response(refused_body(error.errors()))
+    return refused_body(error.errors()).response
 
 
 async def _stepmark_error(request: Request, error: Exception) -> Response:
@@ -156,11 +140,7 @@ async def _stepmark_error(request: Request, error: Exception) -> Response:
     refusal = refused(error)
     if refusal.error["type"] == "failed":
         request.app.state.service.log(f"error: {type(error).__name__}: {error}")
-    return _response(refusal)
-
-
-async def _failure(_request: Request, _error: Exception) -> Response:
-    return _response(Refused("failed", "the server failed at this request; its log says why"))
+    return refusal.response
 
 
 # On a port.
@@ -183,8 +163,7 @@ def run(
         keys: whose requests are answered.
         hosts: see `Guard`.
     """
-    app = guarded(service, keys=keys, hosts=hosts)
-    server = _Server(_config(app), service)
+    server = _Server(_config(service, keys=keys, hosts=hosts), service.log)
     key = '-H "Authorization: Bearer $STEPMARK_API_KEY" ' if keys is not None else ""
     service.log(
         f"Serving {service.name} on {link} (Ctrl-C ends it; requests in progress are finished)\n"
@@ -197,40 +176,36 @@ def run(
     service.log("stopped")
 
 
-def _config(app: Guard) -> uvicorn.Config:
-    # Requests in progress are finished or refused within the time of grace; then the answers are sent.
-    return uvicorn_config(app, grace=app.service.settings.grace + 5, keep_alive=_IDLE_CONNECTION)
+def _config(service: Service, *, keys: Keys | None, hosts: frozenset[str] | None) -> uvicorn.Config:
+    app = build_app(service, keys=keys, hosts=hosts)
+    return uvicorn_config(app, grace=service.settings.grace, keep_alive=_IDLE_CONNECTION)
 
 
 class _Server(uvicorn.Server):
-    """Ends with status 0 at SIGTERM."""
+    """Ends with status 0 at SIGTERM and Ctrl-C, once the requests in progress are answered; a second signal ends it at once."""
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, log: Callable[[str], None]) -> None:
         super().__init__(config)
-        self._service = service
+        self._log = log
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-
-        def handle(number: int, _frame: FrameType | None) -> None:
-            for each in _SIGNALS:
-                signal.signal(each, signal.SIG_DFL)  # a second one ends it at once
-            loop.call_soon_threadsafe(self._stop, signal.Signals(number).name)
-
-        before = {number: signal.signal(number, handle) for number in _SIGNALS}
+        # As uvicorn does, but the signals are not raised again at the end.
+        before = {
+            number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)
+        }
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _stop(self, name: str) -> None:
-        grace = self._service.settings.grace
-        self._service.log(
-            f"{name}: nothing new is taken; requests in progress have {grace:g} s (again: at once)"
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        self._log(
+            f"{signal.Signals(sig).name}: nothing new is taken; requests in progress are finished (again: at once)"
         )
-        self._service.stop()
         self.should_exit = True
 
 
@@ -250,11 +225,11 @@ class BackgroundServer:
     """
 
     def __init__(self, prm: PRM, settings: ServerSettings = DEFAULTS, *, port: int = 0) -> None:
-        app = guarded(Service(prm, settings))
+        self.service = Service(prm, settings)
         self._socket = listen("127.0.0.1", port)
         self.address = link_of("127.0.0.1", self._socket.getsockname()[1])
         """What clients on this machine connect to."""
-        self._server = uvicorn.Server(_config(app))
+        self._server = uvicorn.Server(_config(self.service, keys=None, hosts=None))
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True
         )

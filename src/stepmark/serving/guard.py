@@ -1,7 +1,7 @@
-"""What stands before every route: keys, hosts, the size of a body, clients that disconnect, and the log.
+"""What stands before every route: keys, hosts, the size of a body and the time for it, clients that disconnect, and the log.
 
-A plain ASGI middleware, because only there the bytes of a body are seen as they come. While a route works, the connection is watched: when the client
-disconnects, the route is cancelled, and what waits of it leaves the queue. Slow clients and headers are the business of a reverse proxy.
+A plain ASGI middleware: only there the bytes of a body are seen as they come, and the connection while a route works. When the client
+disconnects, the route is cancelled, and what waits of it leaves the queue. Slow headers and many connections are the business of a reverse proxy.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-import traceback
+from collections.abc import Mapping
 from contextlib import suppress
 from hmac import compare_digest
 from pathlib import Path
@@ -17,31 +17,21 @@ from typing import final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stepmark.data.json_rows import parse_value
 from stepmark.errors import InputError, UsageError
 from stepmark.hosting import is_over
-from stepmark.serving.errors import Refused, invalid, retry
-from stepmark.serving.metrics import Metrics
-from stepmark.serving.service import ARRIVED
+from stepmark.serving.errors import Refused
+from stepmark.serving.service import Service
+from stepmark.show.text import amount
 
-_LARGE = 1 << 18
-"""Bytes of a body from which reading it would hold up other requests."""
-
-PUBLIC = frozenset({"/", "/health", "/ready", "/docs", "/openapi.json"})
+PUBLIC = frozenset({"/", "/health", "/docs", "/openapi.json"})
 """Answered without a key: nothing in them is secret, and load balancers and browsers send none."""
-PROBES = frozenset({"/health", "/ready", "/metrics"})
+PROBES = frozenset({"/health", "/metrics"})
 """Counted, and not logged."""
-BODIES_AT_ONCE = 16
-"""Bodies of the largest size that may be in memory while they arrive; more are refused with 429."""
 GONE = 499
 """The status that is counted and logged where the client disconnected before its answer."""
 SHORTEST_KEY = 16
 """Characters of a key: a shorter one could be guessed."""
 _CLOSE = {"connection": "close"}
-
-
-class GoneError(Exception):
-    """The client has disconnected."""
 
 
 @final
@@ -55,7 +45,7 @@ class Keys:
         UsageError: no keys at all, or one that is too short, has white space or no ASCII, or is another one's too.
     """
 
-    def __init__(self, keys: dict[str, str]) -> None:
+    def __init__(self, keys: Mapping[str, str]) -> None:
         if not keys:
             raise UsageError("expected at least one key, found none")
         self._digests: dict[bytes, str] = {}
@@ -89,8 +79,7 @@ class Keys:
                 continue
             where = f"{path}:{number}"
             if len(words) != 2:
-                count = f"{len(words)} word{'s' * (len(words) > 1)}"
-                raise InputError(f"expected NAME KEY, found {count}", where=where)
+                raise InputError(f"expected NAME KEY, found {amount(len(words), 'word')}", where=where)
             if words[0] in keys:
                 raise InputError(f"the name {words[0]!r} has a key already", where=where)
             keys[words[0]] = words[1]
@@ -99,9 +88,9 @@ class Keys:
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from None
 
-    def name_of(self, header: bytes | None) -> str | None:
+    def name_of(self, header: bytes) -> str | None:
         """Whose key an Authorization header has; None for an unknown one. Takes as long for a wrong key as for a right one."""
-        scheme, _, key = (header or b"").partition(b" ")
+        scheme, _, key = header.partition(b" ")
         if scheme.lower() != b"bearer":
             return None
         asked, name = _digest(key.strip()), None
@@ -115,218 +104,158 @@ def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 
 
-class _Reply:
-    """What is sent for one request, and how far it is."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self.started = self.finished = False
-        self.status = 500
-
-    async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.started, self.status = True, message["status"]
-        else:
-            self.finished = not message.get("more_body", False)
-        await self._send(message)
-
-    async def refuse(self, refused: Refused) -> None:
-        """Send a refusal, if nothing has been sent."""
-        if self.started:
-            return
-        headers = {"content-type": "application/json", **(refused.headers or {})}
-        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-        await self({"type": "http.response.start", "status": refused.status_code, "headers": raw})
-        await self({"type": "http.response.body", "body": refused.body})
-
-
 @final
 class Guard:
     """The middleware.
 
     Args:
         app: what is guarded.
-        metrics: where requests are counted, with the service.
+        service: whose limits, log and metrics these are.
         keys: whose requests are answered; None: everybody's.
         hosts: what the Host header may be, without a port; None: anything. Without keys, a page of another site could otherwise have its name point
             to this machine and ask from a browser here.
     """
 
     def __init__(
-        self, app: ASGIApp, metrics: Metrics, *, keys: Keys | None = None, hosts: frozenset[str] | None = None
+        self,
+        app: ASGIApp,
+        *,
+        service: Service,
+        keys: Keys | None = None,
+        hosts: frozenset[str] | None = None,
     ) -> None:
-        self.app, self.metrics, self.service = app, metrics, metrics.service
-        self._keys, self._hosts = keys, hosts
-        self._held = 0
+        self._app, self._service, self._keys, self._hosts = app, service, keys, hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it."""
         if scope["type"] != "http":
-            await self.app(scope, receive, send)
+            await self._app(scope, receive, send)
             return
-        service, metrics, began = self.service, self.metrics, time.monotonic()
-        scope[ARRIVED] = service.clock()
-        reply = _Reply(send)
+        metrics, began, status, who = self._service.metrics, time.monotonic(), GONE, "-"
+
+        async def sent(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
         metrics.open.inc()
         try:
-            await self._serve(scope, receive, reply)
-        except Refused as refused:
-            await reply.refuse(refused)
-        except GoneError:
-            reply.status = GONE
-        except asyncio.CancelledError:
-            reply.status = GONE
-            raise
+            try:
+                who = self._admitted(scope)
+                await self._served(scope, receive, sent)
+            except Refused as refused:
+                await refused.response(scope, receive, sent)
         except Exception:
-            # Already answered with 500 by the app.
-            service.log(traceback.format_exc().rstrip())
-            await reply.refuse(Refused("failed", "the server failed at this request; its log says why"))
+            status = 500
+            raise
         finally:
             metrics.open.dec()
-            seconds = time.monotonic() - began
-            metrics.add(_route(scope), _method(scope), reply.status, seconds)
-            if service.log_requests and scope["path"] not in PROBES:
-                service.log(_log_line(scope, reply.status, seconds))
+            seconds, path = time.monotonic() - began, getattr(scope.get("route"), "path", None)
+            # Clients must not make new labels.
+            route = path if isinstance(path, str) else "other"
+            method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST", "OPTIONS") else "other"
+            metrics.answers.labels(route, method, str(status)).inc()
+            metrics.seconds.labels(route).observe(seconds)
+            if self._service.log_requests and scope["path"] not in PROBES:
+                shown = "".join(c if c.isprintable() else "?" for c in scope["path"][:200])
+                client = scope["client"][0] if scope.get("client") else "-"
+                now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+                self._service.log(f"{now}Z {client} {who} {method} {shown} {status} {1000 * seconds:.1f} ms")
 
-    async def _serve(self, scope: Scope, receive: Receive, reply: _Reply) -> None:
+    def _admitted(self, scope: Scope) -> str:
+        """The name of the key, "-" for none.
+
+        Raises:
+            Refused: no known key, or another host's name.
+        """
+        # Of two keys or two hosts neither can be trusted.
         headers: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
-            # Of two keys, two hosts or two lengths neither can be trusted.
             headers[name] = value if name not in headers else b","
-        self._admit(scope, headers)
-        if scope["method"] != "POST":
-            await self.app(scope, receive, reply)
-            return
-        try:
-            self.service.check_open()
-            body = await self._body(headers, receive)
-            if body:
-                _check_content(headers)
-                # As files are read, and unlike FastAPI's reader: no key twice, no half of a surrogate pair.
-                if len(body) > _LARGE:
-                    await asyncio.to_thread(parse_value, body.decode())
-                else:
-                    parse_value(body.decode())
-        except InputError as error:
-            raise invalid(error.message, field=error.field) from None
-        except UnicodeDecodeError as error:
-            raise invalid(f"expected JSON in UTF-8: {error}") from None
-        except Refused as refused:
-            # The rest of the body is not read, so the connection cannot be used again.
-            refused.headers = {**(refused.headers or {}), **_CLOSE}
-            raise
-        await self._watched(scope, body, receive, reply)
-
-    def _admit(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
-        if self._keys is not None:
-            if scope["path"] in PUBLIC:
-                return
-            name = self._keys.name_of(headers.get(b"authorization"))
-            if name is None:
+        if self._keys is not None and scope["path"] not in PUBLIC:
+            who = self._keys.name_of(headers.get(b"authorization", b""))
+            if who is None:
                 raise Refused(
                     "unauthorized",
                     "expected the header Authorization: Bearer KEY with a key that this server knows",
                     headers={"www-authenticate": "Bearer", **_CLOSE},
                 )
-            scope["stepmark.key"] = name
-            return
+            return who
         host = headers.get(b"host", b"").decode("latin-1")
         name, colon, port = host.rpartition(":")
         bare = (name if colon and port.isdigit() else host).lower()
         if self._hosts is not None and bare not in self._hosts:
             raise Refused(
-                "forbidden",
+                "invalid_request",
                 f"expected a request to this machine's own name, found one to {host[:80]!r}; behind a proxy, start the server with "
                 "`keys` or `open`",
                 headers=_CLOSE,
             )
+        return "-"
 
-    async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-        most = self.service.settings.max_body
-        too_large = Refused(
-            "too_large", f"expected at most {most} bytes, found more; send less at once (`max_body_mb`)"
-        )
-        if is_over(headers.get(b"content-length"), most):
-            raise too_large
-        body = bytearray()
-        try:
-            while True:
-                message = await receive()
-                if message["type"] != "http.request":
-                    raise GoneError
-                part = message.get("body", b"")
-                body += part
-                self._held += len(part)
-                if len(body) > most:
-                    raise too_large
-                if self._held > BODIES_AT_ONCE * most:
-                    busy = "too many large requests arrive at once; try again"
-                    raise Refused("busy", busy, headers=retry(1.0))
-                if not message.get("more_body", False):
-                    return bytes(body)
-        finally:
-            self._held -= len(body)
-
-    async def _watched(self, scope: Scope, body: bytes, receive: Receive, reply: _Reply) -> None:
+    async def _served(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the app, and cancel it if the client disconnects first."""
-        waiting = [{"type": "http.request", "body": body, "more_body": False}]
+        if scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        body = await self._body(dict(scope["headers"]).get(b"content-length"), receive)
+        if body is None:
+            return
+        messages: asyncio.Queue[Message] = asyncio.Queue()
+        messages.put_nowait({"type": "http.request", "body": body, "more_body": False})
+        finished = False
 
-        async def replay() -> Message:
-            if not waiting:
-                await asyncio.Event().wait()  # the guard watches for the disconnect
-            return waiting.pop()
+        async def sent(message: Message) -> None:
+            nonlocal finished
+            finished = message["type"] == "http.response.body" and not message.get("more_body", False)
+            await send(message)
 
-        work = asyncio.ensure_future(self.app(scope, replay, reply))
+        work = asyncio.ensure_future(self._app(scope, messages.get, sent))
         gone = asyncio.ensure_future(_until_gone(receive))
         try:
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if gone.done() and not work.done() and not reply.finished:
+            if not work.done() and not finished:
                 work.cancel()
                 with suppress(asyncio.CancelledError):
                     await work
-                if not reply.finished:
-                    reply.status = GONE
                 return
             await work
         finally:
-            for task in (work, gone):
-                task.cancel()
-            await asyncio.gather(work, gone, return_exceptions=True)
+            work.cancel()
+            gone.cancel()
+
+    async def _body(self, length: bytes | None, receive: Receive) -> bytes | None:
+        """A request's body; None where the client disconnected.
+
+        Raises:
+            Refused: it is too large, or does not come in time. The rest is not read, so the connection cannot be used again.
+        """
+        settings = self._service.settings
+        too_long = Refused(
+            "too_long",
+            f"expected at most {settings.max_body} bytes, found more; send less at once (`max_body_mb`)",
+            headers=_CLOSE,
+        )
+        if is_over(length, settings.max_body):
+            raise too_long
+        body = bytearray()
+        try:
+            async with asyncio.timeout(settings.timeout):
+                while True:
+                    message = await receive()
+                    if message["type"] != "http.request":
+                        return None
+                    body += message.get("body", b"")
+                    if len(body) > settings.max_body:
+                        raise too_long
+                    if not message.get("more_body", False):
+                        return bytes(body)
+        except TimeoutError:
+            message_ = f"the body was not there within {settings.timeout:g} s"
+            raise Refused("deadline", message_, headers=_CLOSE) from None
 
 
 async def _until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def _check_content(headers: dict[bytes, bytes]) -> None:
-    """Refuse a body that is not plain JSON: unpacked, a small one could have any size; without the type, browsers send it from any site's page."""
-    packed = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
-    kind = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
-    if packed != "identity" or kind != "application/json":
-        raise Refused(
-            "unsupported_media_type",
-            f"expected Content-Type: application/json and no Content-Encoding, found {kind[:80]!r} and {packed[:80]!r}; with curl: "
-            "-H 'Content-Type: application/json'",
-        )
-
-
-def _method(scope: Scope) -> str:
-    """The method as a label of metrics, of which clients must not make new ones."""
-    method: str = scope["method"]
-    return method if method in ("GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH") else "other"
-
-
-def _route(scope: Scope) -> str:
-    path = getattr(scope.get("route"), "path", None)  # set by the router
-    return path if isinstance(path, str) else "other"
-
-
-def _log_line(scope: Scope, status: int, seconds: float) -> str:
-    path = _route(scope)  # a session's id is its key
-    if path == "other":
-        path = "".join(c if c.isprintable() else "?" for c in scope["path"][:200])
-    client = scope.get("client")
-    now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
-    who = f"{client[0] if client else '-'} {scope.get('stepmark.key', '-')}"
-    return f"{now}Z {who} {_method(scope)} {path} {status} {1000 * seconds:.1f} ms"

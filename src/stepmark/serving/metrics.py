@@ -1,32 +1,18 @@
-"""The server's metrics, in Prometheus's format by `prometheus_client`; the batcher's counts are plain numbers that are read on request."""
+"""The server's metrics, in Prometheus's format by `prometheus_client`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import final
+from typing import Any, final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from stepmark.serving.batcher import BUCKETS, Batcher
-from stepmark.serving.service import Service
+from stepmark.models.prm import Ledger
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_COUNTERS = {
-    "requests": ("requests_taken", "Requests that were accepted into the queue."),
-    "answered": ("requests_answered", "Accepted requests that were answered."),
-    "busy": ("requests_busy", "Requests refused because the queue was full (429)."),
-    "late": ("requests_late", "Accepted requests whose deadline passed (504)."),
-    "gone": ("requests_gone", "Accepted requests whose client disconnected."),
-    "failed": ("requests_failed", "Accepted requests at which the model failed (500)."),
-    "drained": ("requests_drained", "Accepted requests that a shutdown left undone (503)."),
-    "items": ("items", "Solutions, steps and texts that were computed."),
-    "refusals": ("refusals", "Solutions, steps and texts that the PRM could not read."),
-    "batches": ("batches", "Batches computed; one that failed and was tried again counts each time."),
-    "failed_batches": ("batches_failed", "Batches that failed."),
-    "compute_seconds": ("compute_seconds", "Seconds in which something was computed."),
-    "tokens_read": ("tokens_read", "Tokens of all items computed, each item by itself."),
-}
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Upper bounds of histograms, in seconds."""
 _LEDGER = {
     "tokens_in": "Tokens that the model was given.",
     "tokens_computed": "Tokens that went through the network.",
@@ -37,99 +23,80 @@ _LEDGER = {
 
 @final
 class Metrics:
-    """All metrics of a server.
+    """All metrics of a server."""
 
-    Args:
-        service: whose they are.
-    """
-
-    def __init__(self, service: Service) -> None:
-        self.service = service
+    def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(self)
-        self.open = Gauge(
-            "stepmark_http_requests_open", "Requests that are being served.", registry=self._registry
-        )
-        self._answers = Counter(
-            "stepmark_http_requests",
+
+        def made(kind: Any, name: str, text: str, *labels: str, **more: Any) -> Any:
+            return kind(f"stepmark_{name}", text, labels, registry=self._registry, **more)
+
+        self.open: Gauge = made(Gauge, "http_requests_open", "Requests that are being served.")
+        self.answers: Counter = made(
+            Counter,
+            "http_requests",
             "Answers by route, method and status (499: the client disconnected).",
-            ("route", "method", "status"),
-            registry=self._registry,
+            *("route", "method", "status"),
         )
-        self._seconds = Histogram(
-            "stepmark_http_request_seconds",
+        self.seconds: Histogram = made(
+            Histogram,
+            "http_request_seconds",
             "From a request's first byte to its answer's last.",
-            ("route",),
-            registry=self._registry,
+            "route",
             buckets=BUCKETS,
         )
+        self.items: Counter = made(Counter, "items", "Solutions and texts that were computed.")
+        self.tokens_read: Counter = made(
+            Counter, "tokens_read", "Tokens of all items computed, each item by itself."
+        )
+        self.batches: Counter = made(Counter, "batches", "Batches computed.")
+        self.batches_failed: Counter = made(Counter, "batches_failed", "Batches that failed.")
+        self.compute_seconds: Counter = made(
+            Counter, "compute_seconds", "Seconds in which something was computed."
+        )
+        self.queue_seconds: Histogram = made(
+            Histogram, "queue_seconds", "From tokenizing to a request's first batch.", buckets=BUCKETS
+        )
+        self.batch_seconds: Histogram = made(
+            Histogram, "batch_seconds", "Duration of a batch.", buckets=BUCKETS
+        )
+        self.queue_requests: Gauge = made(Gauge, "queue_requests", "Requests accepted and not answered.")
+        self.queue_tokens: Gauge = made(Gauge, "queue_tokens", "Tokens that wait.")
+        self.computing_tokens: Gauge = made(Gauge, "computing_tokens", "Tokens of the running batch.")
 
-    def add(self, route: str, method: str, status: int, seconds: float) -> None:
-        """Count an answer.
+    def add_prm(self, name: str, version: str, kind: str, ledger: Ledger, memory: Any) -> None:
+        """Report what is served.
 
         Args:
-            route: the route's template, not the request's path: else clients could make labels.
-            method: the request's.
-            status: as sent; 499 where the client disconnected before.
-            seconds: from the request's first byte to the answer's last.
+            name: the PRM's name for clients.
+            version: of stepmark.
+            kind: of its scores.
+            ledger: what it has computed.
+            memory: a call that gives the tokens held, held at most, and evicted so far.
         """
-        self._answers.labels(route, method, str(status)).inc()
-        self._seconds.labels(route).observe(seconds)
+
+        class Served:
+            def collect(self) -> Iterable[Metric]:
+                info = GaugeMetricFamily(
+                    "stepmark_info",
+                    "1; its labels say what is served.",
+                    labels=("model", "version", "score_kind"),
+                )
+                info.add_metric((name, version, kind), 1)
+                yield info
+                for field, text in _LEDGER.items():
+                    yield CounterMetricFamily(f"stepmark_{field}", text, value=getattr(ledger, field))
+                held, capacity, evicted = memory()
+                yield CounterMetricFamily(
+                    "stepmark_tokens_evicted", "Tokens evicted from memory.", value=evicted
+                )
+                yield GaugeMetricFamily("stepmark_memory_tokens", "Tokens in the prefix cache.", value=held)
+                yield GaugeMetricFamily(
+                    "stepmark_memory_capacity_tokens", "Tokens that it holds at most.", value=capacity
+                )
+
+        self._registry.register(Served())
 
     def text(self) -> bytes:
         """All of them, as Prometheus reads them."""
         return generate_latest(self._registry)
-
-    def describe(self) -> Iterable[Metric]:
-        """Nothing: `prometheus_client` would else collect when it registers."""
-        return ()
-
-    def collect(self) -> Iterable[Metric]:
-        """The server's state and its figures."""
-        service = self.service
-        yield _gauge(
-            "ready", "1 while requests are taken; 0 while the server shuts down.", not service.draining
-        )
-        info = GaugeMetricFamily(
-            "stepmark_info", "1; its labels say what is served.", labels=("model", "version", "score_kind")
-        )
-        info.add_metric((service.name, service.facts.version, service.facts.score_kind), 1)
-        yield info
-        yield from _of_batcher(service.batcher)
-        sessions = service.sessions
-        yield _gauge("sessions", "Open sessions.", len(sessions))
-        yield _gauge("session_nodes", "Steps that they hold.", sessions.nodes)
-        yield _gauge("session_bytes", "Bytes that they hold, about.", sessions.size)
-        yield _gauge("session_capacity_bytes", "Bytes that they hold at most.", sessions.memory)
-        yield _counter("sessions_evicted", "Sessions that were ended to make room.", sessions.evicted)
-
-
-def _of_batcher(batcher: Batcher) -> Iterable[Metric]:
-    figures = batcher.figures
-    for attribute, (name, text) in _COUNTERS.items():
-        yield _counter(name, text, getattr(figures, attribute))
-    for name, text in _LEDGER.items():
-        yield _counter(name, text, getattr(batcher.backend.prm.ledger, name))
-    held, capacity, evicted = batcher.backend.memory
-    rate = figures.tokens_per_second
-    yield _counter("tokens_evicted", "Tokens evicted from memory.", evicted)
-    yield _gauge("queue_requests", "Requests accepted and not answered.", figures.waiting_requests)
-    yield _gauge("queue_tokens", "Tokens that wait.", figures.waiting_tokens)
-    yield _gauge("computing_tokens", "Tokens of the running batch.", figures.computing_tokens)
-    yield _gauge("memory_tokens", "Tokens whose keys and values are held.", held)
-    yield _gauge("memory_capacity_tokens", "Tokens that are held at most.", capacity)
-    yield _gauge(
-        "tokens_per_second",
-        "Tokens read a second of computing, smoothed; NaN before the first batch.",
-        float("nan") if rate is None else rate,
-    )
-    yield from figures.queue_seconds.collect()
-    yield from figures.batch_seconds.collect()
-
-
-def _counter(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily(f"stepmark_{name}", text, value=value)
-
-
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"stepmark_{name}", text, value=value)

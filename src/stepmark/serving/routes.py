@@ -1,22 +1,21 @@
-"""The addresses of a score server: scores, ranks, rows of a head, sessions, and what the server says of itself.
+"""The addresses of a score server: scores, ranks, rows of a head, and what the server says of itself.
 
-A body is read by FastAPI into a model of `models.remote.wire`, its solutions are read and graded by the functions of `stepmark grade`, and the answer is
-written as plain data; the models of answers are in the OpenAPI document.
+One function a route. A body is read by FastAPI into a model of `models.remote.wire`, its solutions are read and graded by the functions of
+`stepmark grade`, and the answer is plain data; the models of answers are in the OpenAPI document.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import RedirectResponse, Response
+from fastapi.responses import JSONResponse, RedirectResponse, Response
 from pydantic import BaseModel
 
 from stepmark.data.solutions import read_solution
@@ -25,31 +24,22 @@ from stepmark.errors import InputError, SettingError, UnknownNameError, UsageErr
 from stepmark.metrics.aggregate import rank_key
 from stepmark.models.prm import PRM, Grade, graded, to_row
 from stepmark.models.remote.wire import (
-    ClosedAnswer,
     ErrorAnswer,
     ModelsAnswer,
     PoolingAnswer,
     PoolingRequest,
     RankAnswer,
     RankRequest,
-    ReleaseAnswer,
-    ReleaseRequest,
     ScoreAnswer,
     ScoreRequest,
-    SessionAnswer,
-    SessionRequest,
     SolutionFields,
     SolutionToScore,
     StatusAnswer,
-    StepsAnswer,
-    StepsRequest,
 )
-from stepmark.records import Problem, Refusal, Solution, StepScores
-from stepmark.serving.batcher import LateError
+from stepmark.records import Refusal, Solution, StepScores
 from stepmark.serving.errors import Refused, invalid, refused_input
 from stepmark.serving.metrics import CONTENT_TYPE
-from stepmark.serving.service import ARRIVED, Service
-from stepmark.serving.sessions import Node
+from stepmark.serving.service import Service, within
 
 _numbers = itertools.count(1)
 _ALWAYS = ("scores", "score", "first_error", "first_error_step")
@@ -57,10 +47,8 @@ _MAYBE = ("findings", "first_error_by", "steps", "classes", "critiques")
 
 Read = Solution | InputError
 """A solution of a request, or why it is none."""
-Value = TypeVar("Value")
 
-
-# What every route uses.
+router = APIRouter()
 
 
 def described(model: type[BaseModel] | None) -> dict[str, Any]:
@@ -73,33 +61,14 @@ def described(model: type[BaseModel] | None) -> dict[str, Any]:
     return {"responses": responses, "response_model": None}
 
 
-router = APIRouter()
-
-
 def service_of(request: Request) -> Service:
     """The server that a request came to."""
     service: Service = request.app.state.service
     return service
 
 
-def arrival(request: Request) -> float:
-    """When a request arrived, on the service's clock."""
-    arrived: float = request.scope.get(ARRIVED) or service_of(request).clock()
-    return arrived
-
-
-def answer(data: Any) -> Response:
-    """A JSON answer; NaN and infinities raise a ValueError."""
-    body = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    return Response(body, media_type="application/json")
-
-
 def check_model(name: str, asked: str | None) -> None:
-    """Refuse a request for another model.
-
-    Raises:
-        Refused: 404.
-    """
+    """Refuse (404) a request for another model."""
     if asked is not None and asked != name:
         raise Refused("not_found", f"no model {asked[:80]!r} answers here; {name!r} does", field="model")
 
@@ -122,10 +91,6 @@ def check_grade(
         return grade if threshold is None else replace(grade, threshold=threshold).of(prm)
     except (SettingError, UsageError) as error:
         raise invalid(str(error), field=field) from None
-
-
-def _deadline(request: Request, timeout: float | None) -> float:
-    return arrival(request) + (service_of(request).settings.timeout if timeout is None else timeout)
 
 
 # Scores.
@@ -151,7 +116,7 @@ async def score(request: Request, body: ScoreRequest) -> Response:
     if single and "error" in results[0]:
         error = results[0]["error"]
         raise Refused(error["type"], error["message"], field=error.get("field"), where=error.get("where"))
-    return answer({"object": "scores", **above, "results": results})
+    return JSONResponse({"object": "scores", **above, "results": results})
 
 
 @router.post("/v1/rank", tags=["scores"], summary="Rank solutions", **described(RankAnswer))
@@ -170,7 +135,7 @@ async def rank(request: Request, body: RankRequest) -> Response:
         "solutions",
         lambda item: solution_of(body.problem, item, body.split, body.marker),
     )
-    return answer({"object": "ranking", **above, "results": best_first(results)})
+    return JSONResponse({"object": "ranking", **above, "results": best_first(results)})
 
 
 @router.post("/pooling", tags=["scores"], summary="Rows of the head (vLLM)", **described(PoolingAnswer))
@@ -186,17 +151,15 @@ async def pooling(request: Request, body: PoolingRequest) -> Response:
             f"{service.name!r} has no head whose rows could be given; ask /v1/score, which answers for every PRM"
         )
     _check_count(service, "input", body.input)
-    deadline = _deadline(request, body.timeout)
-    pooled = await service.batcher.rows(
-        body.input, activation=body.use_activation is not False, deadline=deadline
-    )
+    async with within(body.timeout or service.settings.timeout):
+        pooled = await service.batcher.rows(body.input, activation=body.use_activation is not False)
     data, tokens = [], 0
     for index, rows in enumerate(pooled):
         if isinstance(rows, InputError):
-            raise refused_input(InputError(rows.message, field=f"input.{index}"))
+            raise refused_input(type(rows)(rows.message, field=f"input.{index}"))
         data.append({"index": index, "object": "pooling", "data": [list(row) for row in rows.rows]})
         tokens += rows.tokens
-    return answer(
+    return JSONResponse(
         {
             "id": f"pool-{next(_numbers)}",
             "object": "list",
@@ -206,68 +169,6 @@ async def pooling(request: Request, body: PoolingRequest) -> Response:
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0},
         }
     )
-
-
-# Sessions.
-
-
-@router.post("/v1/sessions", tags=["sessions"], summary="Open a session", **described(SessionAnswer))
-async def open_session(request: Request, body: SessionRequest) -> Response:
-    """Begin with a problem; nothing is computed yet."""
-    service = service_of(request)
-    check_model(service.name, body.model)
-    return answer({"id": service.sessions.open(Problem(text=body.problem))})
-
-
-@router.post(
-    "/v1/sessions/{id}/steps", tags=["sessions"], summary="Score more steps", **described(StepsAnswer)
-)
-async def add_steps(request: Request, id: str, body: StepsRequest) -> Response:
-    """Score steps, each after a prefix that the session has; only the new step is read, where the PRM allows it.
-
-    A step that the PRM cannot read, or whose `after` is unknown, has an `error` in its result. The same step after the same node is the same node
-    again and costs nothing, so a request whose answer was lost can be repeated.
-    """
-    service = service_of(request)
-    _check_count(service, "steps", body.steps)
-    steps = [(item.after, item.text) for item in body.steps]
-    observed = [item.observed for item in body.steps]
-    deadline = _deadline(request, body.timeout)
-    nodes = await service.sessions.extend(id, steps, observed=observed, deadline=deadline)
-    results = [_step_result(index, node) for index, node in enumerate(nodes)]
-    return answer({"object": "steps", "model": service.name, "results": results})
-
-
-@router.post(
-    "/v1/sessions/{id}/release", tags=["sessions"], summary="Release nodes", **described(ReleaseAnswer)
-)
-async def release(request: Request, id: str, body: ReleaseRequest) -> Response:
-    """Release prefixes that will not be continued, so that their memory can serve others. What continues them already stays."""
-    return answer({"released": await service_of(request).sessions.release(id, body.nodes)})
-
-
-@router.delete("/v1/sessions/{id}", tags=["sessions"], summary="Close a session", **described(ClosedAnswer))
-async def close_session(request: Request, id: str) -> Response:
-    """End a session and release all of it. The longest idle ones end where there are too many."""
-    await service_of(request).sessions.close(id)
-    return answer({"id": id, "closed": True})
-
-
-def _step_result(index: int, node: Node | InputError) -> dict[str, Any]:
-    if isinstance(node, InputError):
-        # The session names its own fields from the top; a PRM knows only the step.
-        own = (node.field or "").startswith("steps[")
-        error = type(node)(node.message, field=node.field if own else None)
-        return {"error": refused_input(error, at=None if own else f"steps.{index}").error}
-    scored_step = node.graded
-    classes = {} if scored_step.classes is None else {"classes": list(scored_step.classes)}
-    return {
-        "node": node.node,
-        "score": scored_step.score,
-        **classes,
-        "tokens": scored_step.tokens,
-        "root": scored_step.root,
-    }
 
 
 # The server itself.
@@ -280,26 +181,21 @@ async def models(request: Request) -> Response:
     for entry in service_of(request).models:
         facts = {} if entry.stepmark is None else {"stepmark": entry.stepmark.model_dump(mode="json")}
         data.append(entry.model_dump(mode="json", exclude_none=True, exclude={"stepmark"}) | facts)
-    return answer({"object": "list", "data": data})
+    return JSONResponse({"object": "list", "data": data})
 
 
-@router.get("/health", tags=["server"], summary="Alive", **described(StatusAnswer))
-async def health() -> Response:
-    """Whether the process lives. It says nothing of the model; needs no key."""
-    return answer({"status": "ok"})
-
-
-@router.get("/ready", tags=["server"], summary="Ready", **described(StatusAnswer))
-async def ready(request: Request) -> Response:
+@router.get("/health", tags=["server"], summary="Ready", **described(StatusAnswer))
+async def health(request: Request) -> Response:
     """Whether requests are accepted: 503 while the server shuts down. Needs no key."""
-    service_of(request).check_open()
-    return answer({"status": "ready"})
+    if service_of(request).draining:
+        raise Refused("unavailable", "the server is shutting down", retry_after=2.0)
+    return JSONResponse({"status": "ok"})
 
 
 @router.get("/metrics", tags=["server"], summary="Metrics", response_class=Response, **described(None))
 async def metrics(request: Request) -> Response:
     """Metrics in Prometheus's text format."""
-    return Response(request.app.state.metrics.text(), media_type=CONTENT_TYPE)
+    return Response(service_of(request).metrics.text(), media_type=CONTENT_TYPE)
 
 
 @router.get("/", include_in_schema=False)
@@ -365,11 +261,18 @@ def verdicts(
             place = None if at is None else f"{at}.{index}"
             results.append({"index": index, **name, "error": refused_input(error, at=place).error})
             continue
-        problem, solution = verdict.step_scores.problem_tokens, verdict.step_scores.solution_tokens
         fields = {key: row[key] for key in (*_ALWAYS, *_MAYBE) if key in _ALWAYS or row.get(key) is not None}
-        tokens = None if problem is None or solution is None else problem + solution
-        results.append({"index": index, **name, **fields, "tokens": tokens})
+        results.append({"index": index, **name, **fields, **_tokens(verdict.step_scores)})
     return results
+
+
+def _tokens(scores: StepScores) -> dict[str, Any]:
+    """What the PRM read, as far as it counts."""
+    if scores.problem_tokens is None or scores.solution_tokens is None:
+        return {"tokens": None}
+    each = {} if scores.step_tokens is None else {"step_tokens": list(scores.step_tokens)}
+    problem = {"problem_tokens": scores.problem_tokens}
+    return {"tokens": scores.problem_tokens + scores.solution_tokens, **problem, **each}
 
 
 def best_first(results: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -396,23 +299,18 @@ async def _scored(
     if at is not None:
         _check_count(service, at, asked)
     _check_shape(asked, at)
-    deadline = _deadline(request, body.timeout)
 
     def split_all() -> list[Read]:
         return [read(item) for item in asked]
 
-    if any(item.solution for item in asked):
-        solutions = await _in_thread(request, split_all, deadline, "texts were split into steps")
-    else:
-        solutions = split_all()
-    scores = await service.batcher.score(
-        [item for item in solutions if isinstance(item, Solution)], deadline=deadline
-    )
-    grade_all = partial(verdicts, solutions, scores, service.prm, grade, at=at)
-    if grade.checks == "none":
-        results = grade_all()
-    else:
-        results = await _in_thread(request, grade_all, deadline, "the steps were checked")
+    loop = asyncio.get_running_loop()
+    async with within(body.timeout or service.settings.timeout):
+        texts = any(item.solution for item in asked)
+        solutions = await loop.run_in_executor(service.threads, split_all) if texts else split_all()
+        scores = await service.batcher.score([item for item in solutions if isinstance(item, Solution)])
+        grade_all = partial(verdicts, solutions, scores, service.prm, grade, at=at)
+        none = grade.checks == "none"
+        results = grade_all() if none else await loop.run_in_executor(service.threads, grade_all)
     fine = [result for result in results if "error" not in result]
     tokens = [result["tokens"] for result in fine]
     names = next(
@@ -468,7 +366,7 @@ def _check_count(service: Service, field: str, given: Sequence[object]) -> None:
     most = service.settings.max_solutions
     if len(given) > most:
         message = f"expected at most {most} {field}, found {len(given)}; send fewer at once (`max_solutions`)"
-        raise Refused("too_large", message, field=field)
+        raise Refused("too_long", message, field=field)
 
 
 def _check_shape(asked: Sequence[SolutionToScore | SolutionFields], at: str | None) -> None:
@@ -478,11 +376,3 @@ def _check_shape(asked: Sequence[SolutionToScore | SolutionFields], at: str | No
         if (item.steps is None) == (item.solution is None):
             what_came = "neither" if item.steps is None else "both"
             raise invalid(f"expected steps or solution, found {what_came}", field=f"{place}steps")
-
-
-async def _in_thread(request: Request, work: Callable[[], Value], deadline: float, what: str) -> Value:
-    service = service_of(request)
-    result = await asyncio.get_running_loop().run_in_executor(service.splitter, work)
-    if service.clock() >= deadline:
-        raise LateError(f"the deadline passed while {what}")
-    return result

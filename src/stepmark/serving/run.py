@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,7 @@ from stepmark.errors import MissingExtraError, UsageError
 from stepmark.hosting import is_loopback, link_of, listen
 from stepmark.models.lazy import Lazy
 from stepmark.models.load import PRMLike, lazy_prm, read_by
-from stepmark.models.policies import PolicyLike
+from stepmark.models.policies import PolicyLike, policy_of
 from stepmark.serving.settings import CHAT, DEFAULTS, ChatModel, ServerSettings
 from stepmark.settings import checked
 
@@ -34,9 +35,9 @@ def serve(
     chat: ChatModel = CHAT,
     quiet: bool = False,
 ) -> None:
-    """Serve a PRM over HTTP until Ctrl-C or SIGTERM: scores, candidates in order, growing prefixes, for many clients at once.
+    """Serve a PRM over HTTP until Ctrl-C or SIGTERM: scores and ranked candidates, for many clients at once.
 
-    With a policy the server answers as a chat model too, at /v1/chat/completions: the policy writes several completions and the PRM chooses.
+    With a policy the server answers as a chat model too, at /v1/chat/completions: a search with the policy and the PRM writes the answer.
 
     Args:
         prm: the PRM, or its name: "default", a hub name, a folder, the address of a server, or "package.module:factory".
@@ -64,7 +65,7 @@ def serve(
             f"stepmark serve needs the package {error.name}: pip install 'stepmark[serve]'"
         ) from None
     from stepmark.serving.app import run
-    from stepmark.serving.chat import add_chat, check_chat
+    from stepmark.serving.chat import POLICY
     from stepmark.serving.guard import Keys
     from stepmark.serving.service import Service
 
@@ -79,7 +80,14 @@ def serve(
         given = given.with_arguments(**read_by(given.name, {"token_budget": settings.token_budget}))
         given.check()
     allowed = None if keys is None else Keys.read(Path(keys))
-    writer = check_chat(policy, chat)
+    writer = None if policy is None else policy_of(policy)
+    if isinstance(writer, Lazy):
+        writer.check()
+    elif writer is None and chat != CHAT:
+        changed = next(
+            item.name for item in fields(chat) if getattr(chat, item.name) != getattr(CHAT, item.name)
+        )
+        raise UsageError(f"`{changed}` is for the chat model, which needs `policy`, the model that writes")
 
     def log(line: str) -> None:
         with suppress(
@@ -91,8 +99,10 @@ def serve(
     with listen(host, port) as listening:  # clients that come while the model loads wait
         log(f"loading {given.name}")
         model = given.load() if isinstance(given, Lazy) else given
-        service = Service(model, settings, log=log, log_requests=not quiet)
-        add_chat(service, writer, chat)
+        if isinstance(writer, Lazy):
+            log(f"loading {writer.name}")
+            writer = writer.with_arguments(**POLICY).load()
+        service = Service(model, settings, policy=writer, chat=chat, log=log, log_requests=not quiet)
         hosts = {"127.0.0.1", "localhost", "[::1]", host}
         run(
             service,

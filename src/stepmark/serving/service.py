@@ -1,30 +1,26 @@
-"""What a server serves with: the PRM, its batcher and sessions, and how the server ends."""
+"""What a server serves with: the PRM, its batcher and metrics, perhaps a chat model, and how the server ends."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import final
 
-from stepmark.metrics.aggregate import resolve_aggregate
+from stepmark.models.policies import Policy
 from stepmark.models.prm import PRM, Grade
 from stepmark.models.remote.wire import ModelEntry, PRMFacts
 from stepmark.serving.backend import backend_of
 from stepmark.serving.batcher import Batcher
-from stepmark.serving.errors import Refused, retry
-from stepmark.serving.sessions import Sessions
-from stepmark.serving.settings import DEFAULTS, ServerSettings
+from stepmark.serving.errors import Refused
+from stepmark.serving.metrics import Metrics
+from stepmark.serving.settings import CHAT, DEFAULTS, ChatModel, ServerSettings
+from stepmark.verifiers.base import BatchVerifier, Verifier, load_verifier
 from stepmark.version import __version__
-
-if TYPE_CHECKING:
-    from fastapi import APIRouter
-
-ARRIVED = "stepmark.arrived"
-"""The ASGI scope's key for when a request arrived, on the service's clock; the guard sets it."""
 
 _DEFAULT_BUDGET = 4096
 
@@ -36,9 +32,10 @@ class Service:
     Args:
         prm: what is served.
         settings: limits.
+        policy: of the chat model; None: the PRM alone is served.
+        chat: how it answers as a chat model.
         log: takes lines for the operator; None for silence.
         log_requests: a line for each request too.
-        clock: seconds, for deadlines.
 
     Raises:
         UsageError: settings that do not fit the PRM.
@@ -49,11 +46,12 @@ class Service:
         prm: PRM,
         settings: ServerSettings = DEFAULTS,
         *,
+        policy: Policy | None = None,
+        chat: ChatModel = CHAT,
         log: Callable[[str], None] | None = None,
         log_requests: bool = True,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.prm, self.settings, self.clock = prm, settings, clock
+        self.prm, self.settings, self.policy, self.chat = prm, settings, policy, chat
         self.log: Callable[[str], None] = log or (lambda line: None)
         self.log_requests = log_requests
         self.name = settings.name or served_name(prm.name)
@@ -65,59 +63,49 @@ class Service:
         own_budget, family = _engine_facts(prm)
         budget = settings.token_budget or own_budget or _DEFAULT_BUDGET
         backend = backend_of(prm, memory_tokens=settings.memory_tokens)
+        self.metrics = Metrics()
         self.batcher = Batcher(
-            backend, token_budget=budget, queue_tokens=settings.queue_tokens or 32 * budget, clock=clock
+            backend,
+            token_budget=budget,
+            queue_tokens=settings.queue_tokens or 32 * budget,
+            metrics=self.metrics,
         )
-        self.sessions = Sessions(
-            self.batcher,
-            limit=settings.sessions,
-            nodes=settings.session_nodes,
-            memory=settings.session_memory,
-        )
-        self.splitter = ThreadPoolExecutor(1, thread_name_prefix="stepmark-split")
+        self.metrics.add_prm(self.name, __version__, prm.score_kind, prm.ledger, lambda: backend.memory)
+        self.threads = ThreadPoolExecutor(1, thread_name_prefix="stepmark-split")
         """Splits texts into steps, and runs exact checks."""
-        self.facts = PRMFacts(
+        facts = PRMFacts(
             version=__version__,
             identity=self.name + prm.identity.removeprefix(prm.name),
             score_kind=prm.score_kind,
-            default_aggregate=resolve_aggregate(self.grade.aggregate, prm.default_aggregate, prm.score_kind),
+            default_aggregate=self.grade.aggregate or prm.default_aggregate,
             default_threshold=self.grade.threshold,
             default_checks=self.grade.checks,
             family=family,
             max_tokens=backend.max_tokens,
-            sessions=backend.incremental,
+            prefix_cache=backend.caches,
             pooling=backend.pooling,
             max_solutions=settings.max_solutions,
             max_body=settings.max_body,
-            session_nodes=settings.session_nodes,
         )
-        self.created = int(time.time())
-        """Unix time."""
+        created = int(time.time())
         self.models = [
-            ModelEntry(
-                id=self.name, created=self.created, max_model_len=self.facts.max_tokens, stepmark=self.facts
-            )
+            ModelEntry(id=self.name, created=created, max_model_len=facts.max_tokens, stepmark=facts)
         ]
         """What /v1/models lists."""
-        self.routers: list[APIRouter] = []
-        """Further addresses."""
-        self.closing: list[Callable[[], Awaitable[None]]] = []
-        """What else ends with the server."""
+        self.verifier: BatchVerifier | None = None
+        self._checker: Verifier | None = None
+        self.searches = 0
+        """Searches of the chat model that run now."""
+        if policy is not None:
+            self._checker = load_verifier(chat.verifier, isolation=chat.isolation)
+            self.verifier = BatchVerifier(self._checker)
+            self.models.append(ModelEntry(id=chat.search, created=created))
         self._stopping: asyncio.Task[None] | None = None
 
     @property
     def draining(self) -> bool:
         """Whether the server shuts down."""
         return self._stopping is not None
-
-    def check_open(self) -> None:
-        """Refuse what is new while the server shuts down.
-
-        Raises:
-            Refused: 503, with Retry-After.
-        """
-        if self.draining:
-            raise Refused("unavailable", "the server is shutting down", headers=retry(2.0))
 
     async def start(self) -> None:
         """Begin to compute."""
@@ -131,10 +119,25 @@ class Service:
 
     async def _end(self) -> None:
         await self.batcher.stop(grace=self.settings.grace)
-        self.sessions.end_all()
-        for close in self.closing:
-            await close()
-        self.splitter.shutdown(wait=False)
+        self.threads.shutdown(wait=False)
+        if self._checker is not None:
+            await asyncio.to_thread(self._checker.close)
+
+
+@asynccontextmanager
+async def within(seconds: float) -> AsyncIterator[None]:
+    """Cancel what is done here when its time is over.
+
+    Raises:
+        Refused: it is (504).
+    """
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise Refused("deadline", f"the answer was not ready within {seconds:g} s") from None
 
 
 def served_name(name: str) -> str:

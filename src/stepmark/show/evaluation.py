@@ -6,11 +6,12 @@ by its hash.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, groupby
-from typing import Literal
+from typing import Any, Literal
 
+from stepmark.errors import MissingExtraError
 from stepmark.show.html import template
 from stepmark.show.page import ProblemView, asset, foot, formula_scripts, head, problem_html, settings_html
 from stepmark.show.plots import Plot, numbers, picture_html
@@ -56,28 +57,29 @@ class Section:
     """In the order of the page; plots that follow each other stand side by side where there is room."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EvaluationView:
-    """All that the page shows."""
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What was measured, as plain records: the page, the terminal and the notebook show the same."""
 
     title: str
     verdict: str = ""
     """The answer in one sentence, in larger type; "" for none."""
-    facts: tuple[str, ...] = ()
-    """Sentences under the title: what was evaluated, on what data, what the intervals are."""
-    tiles: tuple[Tile, ...] = ()
-    sections: tuple[Section, ...] = ()
-    settings: Mapping[str, str] = field(default_factory=dict)
-    """Name to value, shown on demand."""
+    facts: Sequence[str] = ()
+    """Sentences that a reader needs to read the numbers correctly: on what data, what was left out, what the intervals are."""
+    tiles: Sequence[Tile] = ()
+    """Headline numbers."""
+    sections: Sequence[Section] = ()
+    """Tables, plots and examples; a section without any is left out. The tables of the first one are printed."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Name to value, shown on demand; None for a setting that was not given."""
 
 
-def evaluation_html(view: EvaluationView) -> Iterator[str]:
-    """The page in chunks; equal views give equal pages.
+def evaluation_html(view: Report) -> Iterator[str]:
+    """The page in chunks; equal reports give equal pages. Without matplotlib plots are their numbers.
 
     Raises:
         InputError: a card without one score a step, or with a score out of the range of its kind.
         ScoreKindError: no such kind.
-        MissingExtraError: there is a plot, and matplotlib is not installed.
     """
     problems, cards = count(1), count(1)  # names in links, so they are made over the whole page
 
@@ -88,10 +90,13 @@ def evaluation_html(view: EvaluationView) -> Iterator[str]:
     page = template("evaluation")
     body = []
     # What a score looks like says more than a table of them: examples stand first, folded.
-    ordered = sorted(view.sections, key=lambda section: not _only_examples(section))
-    view = replace(view, sections=tuple(ordered))
-    main = next((section for section in view.sections if not _only_examples(section)), None)
-    for at, section in enumerate(view.sections, start=1):
+    sections = sorted(
+        (section for section in view.sections if section.items),
+        key=lambda section: not _only_examples(section),
+    )
+    view = replace(view, sections=sections)
+    main = next((section for section in sections if not _only_examples(section)), None)
+    for at, section in enumerate(sections, start=1):
         rows = [
             (kind, [_item(item, numbered, fold=section is not main) for item in items])
             for kind, items in groupby(
@@ -103,7 +108,9 @@ def evaluation_html(view: EvaluationView) -> Iterator[str]:
     copying = (asset("evaluation.js"),) if any('class="copy"' in part for part in body) else ()
     scripts = formula_scripts(body) + copying
     yield head(view.title, style=asset("page.css") + asset("evaluation.css"), scripts=scripts)
-    yield page.header(view, settings_html(view.settings))
+    yield page.header(
+        view, settings_html({key: str(value) for key, value in view.settings.items() if value is not None})
+    )
     yield '<main class="wrap">\n'
     yield from body
     yield "</main>\n"
@@ -111,7 +118,7 @@ def evaluation_html(view: EvaluationView) -> Iterator[str]:
 
 
 def _only_examples(section: Section) -> bool:
-    return bool(section.items) and all(isinstance(item, Examples) for item in section.items)
+    return all(isinstance(item, Examples) for item in section.items)
 
 
 def _item(item: Item, numbered: Callable[[ProblemView], str], *, fold: bool) -> str:
@@ -121,4 +128,8 @@ def _item(item: Item, numbered: Callable[[ProblemView], str], *, fold: bool) -> 
     if isinstance(item, Examples):
         cards = sum(len(problem.cards) for problem in item.problems)
         return page.examples(item, cards, [numbered(problem) for problem in item.problems])
-    return page.plot(item, picture_html(item), table_html(numbers(item)))
+    try:
+        picture = picture_html(item)
+    except MissingExtraError as error:
+        picture = template("macros").missing(str(error))
+    return page.plot(item, picture, table_html(numbers(item)), "<img" not in picture)

@@ -22,6 +22,20 @@ from stepmark.show.text import ABSENT, check_solution, first_error_words, number
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class JudgementView:
+    """One judgement of a step."""
+
+    axis: str
+    words: str
+    """What it comes to: "wrong", "3 of 8"; "" where the reason says it."""
+    failed: bool
+    reason: str = ""
+    """In words; "" for none."""
+    after: bool = False
+    """It is about what is missing after the step, and is shown there."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StepView:
     """One step of a card."""
 
@@ -39,6 +53,10 @@ class StepView:
     """What a generative PRM wrote of it."""
     findings: tuple[str, ...] = ()
     """What exact checks prove of it: "60 * 2.5 = 120: it is 150"."""
+    judgements: tuple[JudgementView, ...] = ()
+    """What people and judges say of it. A step that has some, and no score, is shown with them alone."""
+    label: float | None = None
+    """What they come to, from 0 (wrong) to 1 (right), where there is no score; None for not known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +73,7 @@ class CardView:
     threshold: float | None
     score: float | None
     aggregate: str
+    """How the score is made; "" for a card of labels, which has none."""
     place: float | None
     """Where `score` stands from 0 (bad) to 1 (good); None for no such scale."""
     aggregates: tuple[tuple[str, float | None], ...]
@@ -68,6 +87,8 @@ class CardView:
     outcome_model: str | None = None
     outcome_place: float | None = None
     """As `place`, for the outcome."""
+    axes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Each axis of its labels, with the numbers of the steps that fail it, from 1."""
     disagreement: str | None = None
     """The sentence that says how outcome and steps disagree."""
 
@@ -255,7 +276,11 @@ def _card(card: CardView) -> dict[str, Any]:
             "n": at + 1,
             "step": step,
             # A proof outranks a score: what is refuted is red, however high its score.
-            "place": 0.0 if step.findings else colour.position(step.score, card.kind, card.threshold),
+            "place": 0.0
+            if step.findings
+            else step.label
+            if step.score is None
+            else colour.position(step.score, card.kind, card.threshold),
             "width": colour.extent(step.score, card.kind, card.threshold),
             "is_error": at == card.first_error,
         }
@@ -312,6 +337,6 @@ def _cell(card: CardView) -> dict[str, Any]:
         "card": card,
         "place": 0.0 if card.refuted else card.place,
         "sorts": _sorts(card),
-        "words": f"{card.title}: {card.aggregate} {score}, {first_error_words(card.first_error)}",
+        "words": f"{card.title}: {f'{card.aggregate} {score}, ' if card.aggregate else ''}{first_error_words(card.first_error)}",
         "sign": sign,
     }

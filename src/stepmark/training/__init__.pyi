@@ -8,6 +8,7 @@ from stepmark.training.objectives.steps import BetaBinomial as BetaBinomial
 from stepmark.training.objectives.steps import CrossEntropy as CrossEntropy
 from stepmark.training.objectives.steps import HardLabels as HardLabels
 from stepmark.training.objectives.steps import Outcome as Outcome
+from stepmark.training.objectives.steps import SeveralLabels as SeveralLabels
 from stepmark.training.objectives.steps import SoftLabels as SoftLabels
 from stepmark.training.objectives.steps import SquaredError as SquaredError
 from stepmark.training.objectives.steps import TargetTokens as TargetTokens

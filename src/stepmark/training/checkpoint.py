@@ -34,6 +34,7 @@ from stepmark.models.spec import (
     SPEC_FILE,
     ChatLayout,
     ConfidenceHead,
+    ConversationLayout,
     DialogueLayout,
     LinearHead,
     LogRatioHead,
@@ -41,6 +42,7 @@ from stepmark.models.spec import (
     PieceLayout,
     Readout,
     ScoringSpec,
+    TokenHead,
     VocabHead,
 )
 from stepmark.store import naming
@@ -70,7 +72,7 @@ def step_tag(spec: ScoringSpec, tokenizer: Any) -> int | None:
     Encoder(tokenizer, spec.layout, max_tokens=None, outcome_only=spec.outcome_only).check()
     layout = spec.layout
     if (
-        isinstance(layout, DialogueLayout)
+        isinstance(layout, DialogueLayout | ConversationLayout)
         or layout.mark_is_text
         or not layout.mark.strip()
         or spec.outcome_only
@@ -165,7 +167,11 @@ def layout_of(spec: ScoringSpec | None, base: Path) -> WholeLayout:
     from transformers import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
 
     form, kind = None if spec is None else spec.readout.head, read_config(base).get("model_type")
-    if spec is None or form is None or isinstance(form, ConfidenceHead | LogRatioHead | VocabHead):
+    if (
+        spec is None
+        or form is None
+        or isinstance(form, ConfidenceHead | LogRatioHead | TokenHead | VocabHead)
+    ):
         return "causal-lm"
     if kind == "qwen2" and (isinstance(form, MlpHead) or _fits_vllm(spec)):
         return "qwen2-prm"
@@ -388,15 +394,20 @@ def _save_weights(
         maker = AutoModelForCausalLM
     with torch.device("meta"):
         model = maker.from_config(config)
-    named = {f"{model.base_model_prefix}.{name}": t for name, t in state.items()} | dict(head)
-    if where == "causal-lm":
+    named = {f"{model.base_model_prefix}.{name}": t for name, t in state.items()}
+    if where == "token-classification":
+        named |= head
+    else:
         embedding = next(name for name in named if name.endswith("embed_tokens.weight"))
         named["lm_head.weight"] = named[embedding] if output is None else output
     model.load_state_dict(named, strict=True, assign=True)
     model.tie_weights()
     with quiet_loading():
         # It turns the names and the shapes of some architectures back into those of their files.
-        model.save_pretrained(work, max_shard_size=_SHARD)
+        beside = {} if where == "token-classification" else dict(head)
+        model.save_pretrained(
+            work, max_shard_size=_SHARD, state_dict={**model.state_dict(), **beside} if beside else None
+        )
     if where == "causal-lm" and (base / "generation_config.json").is_file():
         shutil.copyfile(base / "generation_config.json", work / "generation_config.json")
     return type(model).__name__
@@ -461,7 +472,7 @@ def _config(
 def head_names(net: Net) -> dict[str, str]:
     """The head's parameters, and what they are called in a checkpoint; none for heads that are rows of the language model."""
     head = net.spec.readout.head if isinstance(net.spec, ScoringSpec) else None
-    if isinstance(head, LinearHead):
+    if isinstance(head, LinearHead | TokenHead):
         return {"weight": head.weight} | ({"bias": head.bias} if head.bias is not None else {})
     if isinstance(head, MlpHead):
         return {name: f"{head.prefix}.{name}" for name, _ in net.head.named_parameters()}

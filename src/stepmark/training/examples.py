@@ -22,13 +22,21 @@ from stepmark.show.text import amount
 class Target:
     """All that is known of one step; each objective fits what it is made for."""
 
-    value: float
-    """In [0, 1]: 1 right, 0 wrong, or the share of rollouts that reached the answer."""
+    value: float | None
+    """In [0, 1]: 1 right, 0 wrong, or the share of rollouts that reached the answer. None where only other `labels` are known."""
     rating: Literal[-1, 0, 1] | None = None
     """Where people or a judge rated it: wrong, neutral, right."""
     successes: int | None = None
     trials: int | None = None
     """Rollouts behind `value`, where it is a share and they were counted."""
+    labels: tuple[float | None, ...] = ()
+    """Of an objective of several labels, what is known of each, in its order; the first is `value`."""
+
+
+def known_value(target: Target) -> float:
+    """The value of a target that has one: of every objective but of several labels."""
+    assert target.value is not None
+    return target.value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,6 +201,37 @@ def examples(
                 dropped.note("rows that say the same as another", row.where)
             result.setdefault(same, example)
     return list(result.values())
+
+
+def examples_of_labels(
+    rows: Iterable[LabelledRow], rules: LabelRules, axes: Sequence[str], *, dropped: Dropped
+) -> list[Example]:
+    """Training examples of rows that are judged on several axes: `Target.labels` holds what is known on each.
+
+    The rules hold for the first axis; on the others, steps after one that fails are trained as labelled.
+    """
+    read = list(rows)
+    joined: dict[Prefix, tuple[Example, list[list[float | None]]]] = {}
+    for at, axis in enumerate(axes):
+        on_axis = replace(rules, axis=axis, after_error="keep" if at else rules.after_error)
+        for example in examples(read, on_axis, dropped=Dropped(), critiques=False):
+            nothing: list[list[float | None]] = [[None] * len(axes) for _ in example.targets]
+            _, table = joined.setdefault(_prefixes(example.solution)[-1], (example, nothing))
+            for labels, target in zip(table, example.targets, strict=True):
+                labels[at] = target.value if target is not None and labels[at] is None else labels[at]
+    for row in read:
+        if row.solution.steps and _prefixes(row.solution)[-1] not in joined:
+            dropped.note(f"rows without a label on {', '.join(axes)}", row.where)
+    return [
+        replace(example, targets=tuple(_labelled(labels) for labels in table))
+        for example, table in joined.values()
+        if any(label is not None for labels in table for label in labels)
+    ]
+
+
+def _labelled(labels: Sequence[float | None]) -> Target | None:
+    known = any(label is not None for label in labels)
+    return Target(value=labels[0], labels=tuple(labels)) if known else None
 
 
 Prefix = tuple[str, ...]

@@ -32,6 +32,8 @@ class TreeRow:
     """For each step, its index into `TrainingItem.reads`; None for a step that is not read."""
     weight: float = 1.0
     """Of each token from `answer` on, where an objective fits tokens."""
+    ends: tuple[int | None, ...] = ()
+    """For each step, the index into `path` of its last token, read or not; None where the layout reads none there."""
     own: npt.NDArray[np.bool_] | None = None
     """Which tokens from `answer` on the solution's author wrote, and no tool or user; None for all."""
 
@@ -136,7 +138,11 @@ def _item(part: Sequence[tuple[Encoded, Example]], *, every_step: bool) -> Train
             if target is not None:
                 weights[place] += 1.0
             reads.append(place)
-        rows.append(TreeRow(example=example, path=path, answer=e.answer, reads=tuple(reads), own=e.own()))
+        rows.append(
+            TreeRow(
+                example=example, path=path, answer=e.answer, reads=tuple(reads), ends=e.reads, own=e.own()
+            )
+        )
     return TrainingItem(
         tree=tree,
         reads=tuple(at for at, _ in places),
@@ -145,6 +151,32 @@ def _item(part: Sequence[tuple[Encoded, Example]], *, every_step: bool) -> Train
         rows=tuple(rows),
         problem=part[0][1].solution.problem.text,
     )
+
+
+def step_tokens(batch: Sequence[TrainingItem]) -> tuple[Ints, list[int]]:
+    """Packed indices of the author's own tokens of each step that is read, step after step, of trees laid one after the other; and how many each has.
+
+    The token at which a step is read is the mark's and not among them.
+    """
+    steps: list[Ints] = []
+    at = 0
+    for item in batch:
+        found: dict[int, Ints] = {}
+        for row in item.rows:
+            before = row.answer
+            for place, end in zip(row.reads, row.ends, strict=True):
+                if end is None:
+                    continue
+                if place is not None and place not in found:
+                    tokens = row.path[before:end]
+                    own = row.own
+                    found[place] = at + (
+                        tokens if own is None else tokens[own[before - row.answer : end - row.answer]]
+                    )
+                before = end + 1
+        steps += [found[place] for place in range(len(item.reads))]
+        at += len(item.tree)
+    return np.concatenate(steps) if steps else np.empty(0, dtype=np.int64), [len(step) for step in steps]
 
 
 def kind_of(error: InputError) -> str:

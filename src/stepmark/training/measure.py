@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from stepmark.metrics.binary import auc
 from stepmark.metrics.first_error import FirstErrors, best_threshold, first_errors
 from stepmark.metrics.scaling import logit, platt, sigmoid
-from stepmark.models.spec import Readout, ScoringSpec, store_calibration
+from stepmark.models.spec import ScoringSpec, store_calibration
 from stepmark.show.text import amount
 from stepmark.training.comparison import HeldOut
-from stepmark.training.examples import Dropped, Example
+from stepmark.training.examples import Dropped, Example, known_value
 
 if TYPE_CHECKING:
     from stepmark.models.prm import PRM
@@ -119,7 +119,7 @@ def whole_solutions(graded: Sequence[Graded]) -> list[tuple[int, int] | None]:
     result: list[tuple[int, int] | None] = []
     for item in graded:
         result.append(None)
-        labelled = [i for i, t in enumerate(item.example.targets) if t is not None]
+        labelled = [i for i, t in enumerate(item.example.targets) if t is not None and t.value is not None]
         if not labelled:
             continue
         wrong = next((i for i in labelled if _value(item.example, i) == 0.0), None)
@@ -137,7 +137,7 @@ def whole_solutions(graded: Sequence[Graded]) -> list[tuple[int, int] | None]:
 def _value(example: Example, step: int) -> float:
     target = example.targets[step]
     assert target is not None
-    return target.value
+    return known_value(target)
 
 
 def calibrate(
@@ -155,7 +155,7 @@ def calibrate(
     moves with the length of steps and of solutions, which differ elsewhere.
 
     Args:
-        spec: what the scores were made with: the sigmoid of one logit or the softmax of two (`takes_a_map`).
+        spec: what the scores were made with: one that takes a map (`Readout.takes_a_map`).
         refuted: for each, the steps that the checkpoint's exact checks prove wrong.
 
     Returns:
@@ -195,18 +195,13 @@ def pairs_of(graded: Sequence[Graded]) -> list[tuple[float, float]]:
         (score, target.value)
         for item in graded
         for score, target in zip(item.scores, item.example.targets, strict=True)
-        if score is not None and target is not None
+        if score is not None and target is not None and target.value is not None
     ]
 
 
 def can_calibrate(values: Sequence[float]) -> bool:
     """Whether these targets, each in [0, 1], say something about both sides: not all 0, not all 1. Shares may all be above one half."""
     return any(value < 1 for value in values) and any(value > 0 for value in values)
-
-
-def takes_a_map(readout: Readout) -> bool:
-    """Whether `calibrate` is for scores of this readout: the sigmoid of one logit or the softmax of two."""
-    return readout.activation in ("sigmoid", "softmax") and readout.neutral is None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -27,9 +27,11 @@ from stepmark.models.checkpoint import Tensors
 from stepmark.models.encoding import Encoder
 from stepmark.models.generative import CriticSpec
 from stepmark.models.heads import output_rows
-from stepmark.models.spec import ChatLayout, Layout, ScoringSpec, TextLayout
+from stepmark.models.spec import ChatLayout, Layout, ScoringSpec, TextLayout, TokenHead
+from stepmark.models.token_head import token_features
 from stepmark.models.tree import Ints, PackedTree
-from stepmark.training.items import TrainingItem, packed
+from stepmark.training.items import TrainingItem, packed, step_tokens
+from stepmark.training.logprobs import token_logprobs
 from stepmark.training.settings import LayoutName, Weights
 
 _BLOCK = 2**18
@@ -412,7 +414,7 @@ class Net:
 
     def read(self, batch: Sequence[TrainingItem]) -> Tensor:
         """The head's logits at the step ends of a batch: [reads, classes], float32."""
-        if not fits(self.backbone):
+        if self.reads_tokens or not fits(self.backbone):
             return self.read_hidden(self.hidden(batch), batch)
         _, _, reads = packed(batch)
         rows, back = np.unique(reads, return_inverse=True)
@@ -423,8 +425,19 @@ class Net:
     def read_hidden(self, hidden: Tensor, batch: Sequence[TrainingItem]) -> Tensor:
         """The head's logits at the step ends, from the hidden states of the batch."""
         _, _, reads = packed(batch)
-        logits: Tensor = self.head(hidden[attention.moved(reads, self.device)].float())
+        rows = hidden[attention.moved(reads, self.device)].float()
+        if self.reads_tokens:
+            tokens, lengths = step_tokens(batch)
+            logprobs = token_logprobs(hidden, self.output(), batch, np.unique(tokens))
+            own = logprobs[attention.moved(tokens, self.device)]
+            rows = torch.cat((token_features(own, lengths), rows), -1)
+        logits: Tensor = self.head(rows)
         return logits
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether the head reads the step's tokens too."""
+        return isinstance(self.spec, ScoringSpec) and isinstance(self.spec.readout.head, TokenHead)
 
     @property
     def tied(self) -> bool:
@@ -513,7 +526,7 @@ def layout_for(
     """The layout of a new PRM.
 
     Args:
-        mark: what ends a step and is read: one token of this tokenizer, or a text with a space in it, such as "Is this step right?",
+        mark: what ends a step and is read: one token of this tokenizer, white space, which stands as it is, or a text with a space in it, such as "Is this step right?",
             which stands on a line of its own and is read at its last token. None takes the first of `MARKS` that it has.
         layout: `chatml`: the problem as the user's turn and the steps as the assistant's, without a system message; `chat`: through the
             tokenizer's chat template; `text`: problem, blank line, steps. auto: the first that the tokenizer has.
@@ -527,7 +540,7 @@ def layout_for(
     if is_text:
         # With its line break it ends where a token ends, whatever the next step begins with.
         mark = f"\n{mark}\n"
-    else:
+    elif mark is None or mark.strip():
         mark = f"\n{_mark(tokenizer, mark)}" if marked or mark is not None else "\n\n"
     chatml = all(_is_token(tokenizer, token) for token in ("<|im_start|>", "<|im_end|>"))
     if layout == "auto":

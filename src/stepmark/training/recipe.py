@@ -29,7 +29,15 @@ from stepmark.show.text import amount
 from stepmark.store import atomic_write
 from stepmark.training.checkpoint import TRAIN_FILE, Written, layout_of, write_json, write_trained
 from stepmark.training.comparison import HeldOut, Scored, compare
-from stepmark.training.examples import Dropped, Example, LabelRules, by_problem, examples, split_problems
+from stepmark.training.examples import (
+    Dropped,
+    Example,
+    LabelRules,
+    by_problem,
+    examples,
+    examples_of_labels,
+    split_problems,
+)
 from stepmark.training.measure import (
     Graded,
     Measure,
@@ -38,7 +46,6 @@ from stepmark.training.measure import (
     can_calibrate,
     pairs_of,
     solutions_of,
-    takes_a_map,
     whole_solutions,
 )
 from stepmark.training.net import Net, layout_for
@@ -118,7 +125,7 @@ def run_recipe(
         else:
             before = before or finished_notes(out)
             refuse_another(out, before, record)
-        calibrated = isinstance(spec, ScoringSpec) and takes_a_map(spec.readout)
+        calibrated = isinstance(spec, ScoringSpec) and spec.readout.takes_a_map
         dropped = Dropped()
         rows = list(rows)
         training, measured_on = _split(rows, held_out, recipe, dropped, calibrated)
@@ -367,13 +374,20 @@ def _split(
     settings, objective = recipe.training, recipe.objective
     rules = replace(recipe.rules, neutral="keep") if keeps_neutral(objective) else recipe.rules
     # Rows of a judge hold critiques; who reads neither step ends nor outcomes reads those.
-    critiques = not (objective.marked or objective.outcomes)
-    ready = examples(rows, rules, dropped=dropped, critiques=critiques)
+    critiques = not (objective.marked or objective.outcomes or isinstance(objective, StepObjective))
+    axes = objective.axes if isinstance(objective, StepObjective) else ()
+
+    def read(rows: Iterable[LabelledRow]) -> list[Example]:
+        if axes:
+            return examples_of_labels(rows, rules, axes, dropped=dropped)
+        return examples(rows, rules, dropped=dropped, critiques=critiques)
+
+    ready = read(rows)
     if held_out is None:
         share = settings.share_held_out(len(by_problem(ready)))
         training, measured_on = split_problems(ready, share, settings.seed)
     else:
-        others = examples(held_out, rules, dropped=dropped, critiques=critiques)
+        others = read(held_out)
         training, measured_on = split_problems(ready, 0.0, 0)[0], split_problems(others, 0.0, 0)[0]
         texts = {group[0].solution.problem.text for group in training}
         shared = [g for g in measured_on if g[0].solution.problem.text in texts]
@@ -398,7 +412,7 @@ def _split(
         for group in measured_on
         for example in group
         for target in objective.wanted(example).targets
-        if target is not None
+        if target is not None and target.value is not None
     ]
     if settings.tune_threshold and not (calibrated and _enough_of_both(measured_on, each=1)):
         raise UsageError(

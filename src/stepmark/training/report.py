@@ -21,9 +21,10 @@ from stepmark.models.spec import (
     LogRatioHead,
     MlpHead,
     ScoringSpec,
+    TokenHead,
     VocabHead,
 )
-from stepmark.show.evaluation import EvaluationView, Section, Tile, evaluation_html
+from stepmark.show.evaluation import Report, Section, Tile, evaluation_html
 from stepmark.show.plots import Lines, Series
 from stepmark.show.text import amount
 from stepmark.training.checkpoint import Written
@@ -200,6 +201,11 @@ def _probability(spec: ScoringSpec) -> str:
     readout = spec.readout
     if readout.activation == "softmax" and readout.neutral is not None:
         return f"Label {readout.good} means right and label {readout.neutral} neutral, after `logits.softmax(-1)`."
+    if readout.activation == "labels":
+        score = f"the score is that of `{(readout.class_names or ())[readout.good]}`"
+        if (readout.scale, readout.shift) != (1.0, 0.0):
+            score += f", of {readout.scale:.6g} times its logit {readout.shift:+.6g}"
+        return f"`torch.sigmoid(logits)` at the end of a step are the probabilities of its labels, by `id2label`; {score}."
     if readout.activation not in ("sigmoid", "softmax"):
         return f"The activation of the head is `{readout.activation}`."
     logit = "logits[:, 0]"
@@ -219,11 +225,12 @@ def _kind(spec: ScoringSpec | None) -> str:
         return "an implicit one, read as the log-ratio of itself and a reference"
     if isinstance(head, ConfidenceHead):
         return "the policy itself, read as how sure it is of its tokens"
-    if isinstance(head, LinearHead | MlpHead | EnsembleHead):
+    if isinstance(head, LinearHead | MlpHead | EnsembleHead | TokenHead):
         labels = "one logit" if readout.activation == "sigmoid" else "several logits"
         if readout.activation in ("softmax", "margin"):
             labels = "two labels" if readout.neutral is None else "three labels"
-        return f"{labels}, read at the end of {'the last' if spec.outcome_only else 'each'} step"
+        tokens = " and from the probabilities of its tokens" if isinstance(head, TokenHead) else ""
+        return f"{labels}, read at the end of {'the last' if spec.outcome_only else 'each'} step{tokens}"
     return f"the logits of the tokens {', '.join(map(repr, head.candidates))}, read at the end of each step"
 
 
@@ -320,7 +327,7 @@ def training_html(
         f"Trained on {amount(trained.examples, 'example')} of {amount(trained.problems, 'problem')}{start}."
     )
     yield from evaluation_html(
-        EvaluationView(
+        Report(
             title=title,
             verdict="" if trained.comparison is None else trained.comparison.verdict,
             facts=(trained_on, *trained.figures[1:-1], *trained.dropped.lines()),

@@ -23,7 +23,6 @@ from stepmark.records import (
     Judgement,
     LabelKind,
     LabelledSolution,
-    Problem,
     Refusal,
     Solution,
     Step,
@@ -303,8 +302,8 @@ def labelled(
     ):
         del meta["record"]
         fields = {**solution_fields(solution), **record}
-        problem = Problem(
-            text=solution.problem.text,
+        problem = replace(
+            solution.problem,
             id=fields.get("problem_id"),
             answer=fields.get("answer"),
             source=fields.get("problem_source"),

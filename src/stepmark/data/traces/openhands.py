@@ -126,6 +126,9 @@ def _with_kind(chat: Chat, event: Object, reply: object) -> object:
     kind = event["kind"]
     if kind == "SystemPromptEvent":
         chat.write("system", chat.plain([event.get("system_prompt")]))
+        listed = [tool for tool in event.get("tools") or () if object_or_empty(tool).get("function")]
+        if listed:
+            chat.facts.setdefault("tools", listed)
     elif kind == "MessageEvent":
         message = object_or_empty(event.get("llm_message"))
         chat.append({k: message.get(k) for k in ("role", "content", "reasoning_content", "tool_calls")})

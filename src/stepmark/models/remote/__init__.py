@@ -1,1 +1,1 @@
-"""The client of `stepmark serve`: `stepmark.Client`, `stepmark.AsyncClient`, and the PRM of a server as a `PRM`."""
+"""The PRM of a `stepmark serve` as a `PRM`, and what both sides write on the wire."""

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from stepmark.errors import InputError
 from stepmark.records import CheckName, ScoreKind
 
 MOST_SECONDS = 3600.0
 """The longest deadline that a request may ask for."""
-MOST_NODE = 2**53
-"""Upper bound of node numbers: every JSON reader holds such integers exactly."""
 
 PROBLEM = "A bakery bakes 12 trays of 8 rolls and sells 70. How many are left?"
 STEPS: list[Any] = ["12 * 8 = 96 rolls are baked.", "96 - 60 = 36 rolls are left."]
@@ -26,14 +23,15 @@ EXAMPLE: dict[str, Any] = {"problem": PROBLEM, "steps": STEPS}
 """A request for scores whose second step is wrong; the default PRM says so."""
 
 
-class SessionFullError(InputError):
-    """A step that a session has no room for; nothing is wrong with the step."""
+def _utf8(text: str) -> str:
+    text.encode()  # half of a surrogate pair, which JSON can write, is no character, and its UnicodeEncodeError a ValueError
+    return text
 
 
+Text = Annotated[str, AfterValidator(_utf8)]
 Timeout = Annotated[float, Field(gt=0, le=MOST_SECONDS)]
-NotBlank = Annotated[str, Field(pattern=r"\S")]
-Texts = Annotated[list[str], Field(fail_fast=True)]
-Node = Annotated[int, Field(ge=0, le=MOST_NODE)]
+NotBlank = Annotated[Text, Field(pattern=r"\S")]
+Texts = Annotated[list[Text], Field(fail_fast=True)]
 Limit = Annotated[int, Field(ge=1)]
 UNKNOWN_LIMIT = 2**31
 
@@ -67,19 +65,19 @@ class SolutionToScore(Request):
         {"problem": PROBLEM, "solution": "\n".join(STEPS)},
     )
 
-    problem: str
+    problem: Text
     """The question as the solver saw it; not blank."""
     steps: Texts | None = None
     """The steps, in order; at least one, none of them blank."""
     observations: Texts | None = None
     """What came back after each step, with `steps` alone: tool output, the user's words; "" for nothing. Read before the next step and never rated."""
-    solution: str | None = None
+    solution: Text | None = None
     """The whole text instead of `steps`."""
-    split: str | None = None
+    split: Text | None = None
     """How `solution` is split (without effect beside `steps`): auto (default), line, blank-line, numbered, sentence, marker, code, whole or token."""
-    marker: str | None = None
+    marker: Text | None = None
     """The text that ends each step, for split marker and auto."""
-    id: str | None = None
+    id: Text | None = None
     """Your name for this solution; it comes back in the result."""
 
 
@@ -100,7 +98,7 @@ class _Grading(Request):
 class _Solutions(SolutionToScore):
     solutions: Annotated[list[SolutionToScore], Field(min_length=1, fail_fast=True)] | None = None
     """The solutions; those of one problem share their computation."""
-    problem: str | None = None  # type: ignore[assignment]
+    problem: Text | None = None  # type: ignore[assignment]
     """A single solution's problem, with its `steps` or `solution`."""
 
 
@@ -128,9 +126,9 @@ class SolutionFields(Request):
     """The steps, in order; none of them blank."""
     observations: Texts | None = None
     """What came back after each step, with `steps` alone: tool output, the user's words; "" for nothing. Read before the next step and never rated."""
-    solution: str | None = None
+    solution: Text | None = None
     """The whole text instead of `steps`."""
-    id: str | None = None
+    id: Text | None = None
     """Your name for this solution; it comes back in the result."""
 
 
@@ -152,9 +150,9 @@ class _SolutionsOfOne(Request):
         min_length=1, fail_fast=True, json_schema_extra=_text_or_steps
     )
     """The solutions: plain texts, lists of step texts, or objects with `steps` or `solution`."""
-    split: str | None = None
+    split: Text | None = None
     """How texts are split into steps; as for /v1/score."""
-    marker: str | None = None
+    marker: Text | None = None
     """The text that ends each step, for split marker and auto."""
 
 
@@ -197,55 +195,6 @@ class PoolingRequest(Request):
     """Ignored."""
     timeout: Timeout | None = None
     """Seconds until the answer is no longer wanted (504 afterwards)."""
-
-
-class SessionRequest(Request):
-    """A problem whose prefixes will grow step by step."""
-
-    model_config = examples({"problem": PROBLEM})
-
-    problem: NotBlank
-    """The question as the solver saw it; not blank."""
-    model: str | None = None
-    """The served model's name. Default: the one that is served."""
-
-
-class StepToScore(Request):
-    """One more step after a prefix of the session."""
-
-    after: Node | None = None
-    """The node that it continues; null (default): the problem itself."""
-    text: str
-    """The step; not blank."""
-    observed: str = ""
-    """What came back after the node that it continues: tool output, the user's words. It is read before the step and never rated."""
-
-
-class StepsRequest(Request):
-    """Steps to score, each after a node of the session."""
-
-    model_config = examples(
-        {
-            "steps": [
-                {"after": None, "text": STEPS[0]},
-                {"after": None, "text": "12 * 8 = 86 rolls are baked."},
-            ]
-        }
-    )
-
-    steps: list[StepToScore] = Field(min_length=1, fail_fast=True)
-    """They are scored together; one cannot continue another of the same request."""
-    timeout: Timeout | None = None
-    """Seconds until the answer is no longer wanted (504 afterwards)."""
-
-
-class ReleaseRequest(Request):
-    """Nodes that will not be continued."""
-
-    model_config = examples({"nodes": [1]})
-
-    nodes: list[Node] = Field(min_length=1, fail_fast=True)
-    """What only they hold in memory may be freed. Unknown ones are ignored."""
 
 
 class ErrorBody(Answer):
@@ -311,6 +260,10 @@ class Result(Answer):
     """What a generative PRM wrote of each step."""
     tokens: int | None = Field(None, ge=0)
     """Tokens that the PRM read: template, problem and steps; null when it does not count."""
+    problem_tokens: int | None = Field(None, ge=0)
+    """Of those, template and problem."""
+    step_tokens: list[int] | None = None
+    """Tokens that each step adds to the prefix before it, up to where its score is read."""
     error: ErrorBody | None = None
     """Why there are no scores; the other fields are then absent, except index and id."""
 
@@ -393,55 +346,6 @@ class PoolingAnswer(Answer):
     usage: PoolingUsage
 
 
-class SessionAnswer(Answer):
-    """An open session."""
-
-    id: str
-    """Its name in the addresses of the other calls."""
-
-
-class SteppedResult(Answer):
-    """The node and score of one step, or an error."""
-
-    node: int | None = Field(None, ge=0)
-    """The prefix that ends in this step: the `after` of what continues it."""
-    score: float | None = None
-    """The step's score, in the range of score_kind."""
-    classes: list[float] | None = None
-    """Class probabilities, for PRMs of more than two classes."""
-    tokens: int | None = Field(None, ge=0)
-    """Tokens that this prefix adds to the one before (the problem's own are in `root`); null when the PRM does not count."""
-    root: int | None = Field(None, ge=0)
-    """Tokens of template and problem, which are read once a session."""
-    error: ErrorBody | None = None
-    """Why there is no score; the other fields are then absent."""
-
-
-class StepsAnswer(Answer):
-    """One result a step, in the order of the request."""
-
-    object: Literal["steps"] = "steps"
-    model: str
-    """The served model's name."""
-    results: list[SteppedResult]
-    """As many as steps, in their order."""
-
-
-class ReleaseAnswer(Answer):
-    """What was released."""
-
-    released: int
-    """Nodes of the request that the session knew."""
-
-
-class ClosedAnswer(Answer):
-    """A session that is over."""
-
-    id: str
-    """Its name."""
-    closed: Literal[True] = True
-
-
 class PRMFacts(Answer):
     """What a client must know of the PRM."""
 
@@ -461,16 +365,14 @@ class PRMFacts(Answer):
     """How the checkpoint is read; null for PRMs that are no checkpoint."""
     max_tokens: int | None = None
     """The most that the PRM reads of one solution; null: unknown, or unlimited."""
-    sessions: bool
-    """Whether steps of a session are read once; false: the whole prefix for each step."""
+    prefix_cache: bool = False
+    """Whether a prefix that was read before is not computed again; false: the whole prefix for each step."""
     pooling: bool
     """Whether /pooling is answered."""
     max_solutions: Limit = UNKNOWN_LIMIT
     """Solutions in one request."""
     max_body: Limit = UNKNOWN_LIMIT
     """Bytes in one request."""
-    session_nodes: Limit = UNKNOWN_LIMIT
-    """Steps that a session holds at once; for one more, release some."""
 
 
 class ModelEntry(Answer):
@@ -499,5 +401,5 @@ class ModelsAnswer(Answer):
 class StatusAnswer(Answer):
     """What state the server is in."""
 
-    status: Literal["ok", "ready"]
-    """/health says ok, /ready says ready; otherwise there is an error."""
+    status: Literal["ok"]
+    """Requests are accepted; otherwise there is an error."""

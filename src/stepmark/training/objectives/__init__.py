@@ -20,6 +20,7 @@ OBJECTIVES = Registry(
         "beta-binomial": "stepmark.training.objectives.steps:BetaBinomial",
         "three-class": "stepmark.training.objectives.steps:ThreeClass",
         "target-tokens": "stepmark.training.objectives.steps:TargetTokens",
+        "labels": "stepmark.training.objectives.steps:SeveralLabels",
         "outcome": "stepmark.training.objectives.steps:Outcome",
         "implicit-ce": "stepmark.training.objectives.implicit:ImplicitCrossEntropy",
         "implicit-dpo": "stepmark.training.objectives.implicit:ImplicitDPO",

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from stepmark.errors import UsageError
 from stepmark.models.generative import CriticSpec
-from stepmark.models.spec import Layout, LinearHead, Readout, ScoringSpec
+from stepmark.models.heads import TOKEN_FEATURES
+from stepmark.models.spec import Layout, LinearHead, Readout, ScoringSpec, TokenHead
 from stepmark.models.tree import Ints
 from stepmark.settings import settings
 from stepmark.training.examples import Dropped, Example, Target
@@ -73,7 +74,7 @@ def right_tokens(item: TrainingItem, row: TreeRow) -> Ints:
     for target, place in zip(row.example.targets, row.reads, strict=True):
         if target is None or place is None:
             continue
-        if target.value <= 0.5:
+        if target.value is None or target.value <= 0.5:
             break
         end = int(item.tree.depths[item.reads[place]])
     return row.path[row.answer : end + 1] if end >= 0 else np.empty(0, dtype=np.int64)
@@ -81,7 +82,8 @@ def right_tokens(item: TrainingItem, row: TreeRow) -> Ints:
 
 def linear_head(net: Net, classes: int, *, bias: bool = True) -> torch.nn.Linear:
     """A linear layer that begins at zero: every class equally likely."""
-    layer = torch.nn.Linear(net.hidden_size, classes, bias=bias)
+    features = TOKEN_FEATURES if net.reads_tokens else 0
+    layer = torch.nn.Linear(features + net.hidden_size, classes, bias=bias)
     for parameter in layer.parameters():
         torch.nn.init.zeros_(parameter)
     return layer
@@ -157,8 +159,9 @@ class StepObjective(ABC):
 
     name: ClassVar[str]
     """Its name, with which results are marked."""
-    marked: ClassVar[bool] = True
-    """A token that ends a step is read."""
+    token_features: bool = False
+    """The head reads the log-probabilities of the step's tokens too (`models.token_head`); steps then end as the base writes them, without a
+    token of their own."""
     language_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Weight of a language-modelling loss on right steps beside the objective's own (Cobbe et al. 2021, section 4.2); 0 for none."""
     language_tokens: Tokens = "arithmetic"
@@ -170,6 +173,11 @@ class StepObjective(ABC):
             raise UsageError("language_weight goes with labels of steps, not with outcomes alone")
         if not self.language_weight and self.language_tokens != "arithmetic":
             raise UsageError("language_tokens is of the loss that language_weight adds, and that is 0")
+
+    @property
+    def marked(self) -> bool:
+        """A token that ends a step is read, which to a language model would be the least likely of all."""
+        return not self.token_features
 
     @property
     def outcomes(self) -> bool:
@@ -188,26 +196,47 @@ class StepObjective(ABC):
             summary="stepmark's own: read at a marker token after each step",
             source="trained by `stepmark train`",
             layout=layout,
-            readout=self.readout,
+            readout=self._readout,
             score_kind="probability",
             aggregate="min",
             aggregate_source="the grader is trained up to the first error only; the minimum asks for the worst step",
             threshold=0.5,
         )
 
+    @property
+    def _readout(self) -> Readout:
+        """The readout with the head that `token_features` asks for."""
+        readout = self.readout
+        if not self.token_features:
+            return readout
+        if not isinstance(readout.head, LinearHead):
+            raise UsageError(
+                f"token_features is of a linear head; {self.name} has a head of kind {readout.head.kind!r} here"
+            )
+        return replace(readout, head=TokenHead())
+
     def head(self, net: Net) -> torch.nn.Module:
         """A linear layer that begins at zero: every class equally likely."""
         return linear_head(net, self.readout.classes or 1)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes of judgement that it fits, the score's first; none where it fits one alone, that of the rules."""
+        return ()
 
     @abstractmethod
     def loss_of(self, logits: Tensor, targets: Sequence[Target]) -> Tensor:
         """[labels, classes] against as many targets: [labels]."""
 
+    def count_of(self, target: Target) -> int:
+        """How many labels a target holds."""
+        return 1
+
     def score_of(self, logits: Tensor) -> Tensor:
         """[reads, classes]: the score as graded, [reads]; a neutral step counts as right."""
         readout = self.readout
-        if readout.activation == "sigmoid":
-            return torch.sigmoid(logits[:, 0])
+        if readout.activation in ("sigmoid", "labels"):
+            return torch.sigmoid(logits[:, readout.good])
         shares = torch.softmax(logits, -1)
         right = shares[:, readout.good]
         return right if readout.neutral is None else shares[:, readout.neutral] + right
@@ -265,6 +294,6 @@ class StepObjective(ABC):
         losses = self.loss_of(rows, [target for _, target, _ in places])
         return Fitted(
             loss=(losses * weights).sum(),
-            labels=float(sum(weight for _, _, weight in places)),
+            labels=float(sum(self.count_of(target) * weight for _, target, weight in places)),
             scores=tuple(self.score_of(logits.detach()).tolist()),
         )

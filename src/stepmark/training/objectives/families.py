@@ -22,6 +22,7 @@ from stepmark.models.spec import (
     MlpHead,
     Readout,
     ScoringSpec,
+    TokenHead,
 )
 from stepmark.registry import unknown_name
 from stepmark.settings import settings
@@ -33,6 +34,7 @@ from stepmark.training.objectives.implicit import ImplicitCrossEntropy, Implicit
 from stepmark.training.objectives.steps import (
     HardLabels,
     Outcome,
+    SeveralLabels,
     ThreeClass,
     VocabRows,
     mlp_head,
@@ -85,7 +87,9 @@ class OnHead(StepObjective):
             return mlp_head(net)
         if isinstance(form, LinearHead):
             return linear_head(net, classes or 1, bias=form.bias is not None)
-        assert not isinstance(form, ConfidenceHead | EnsembleHead | LogRatioHead), "refused before"
+        assert not isinstance(form, ConfidenceHead | EnsembleHead | LogRatioHead | TokenHead), (
+            "refused before"
+        )
         return VocabRows(net, form.candidates, whole=False)
 
     def fits(self, target: Target, example: Example) -> bool:
@@ -96,9 +100,18 @@ class OnHead(StepObjective):
         """As the objective has it."""
         return self.objective.wanted(example)
 
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """As the objective has it."""
+        return self.objective.axes
+
     def loss_of(self, logits: Tensor, targets: Sequence[Target]) -> Tensor:
         """The objective's."""
         return self.objective.loss_of(self._ordered(logits), targets)
+
+    def count_of(self, target: Target) -> int:
+        """As the objective has it."""
+        return self.objective.count_of(target)
 
     def score_of(self, logits: Tensor) -> Tensor:
         """The objective's, as the head's activation gives it."""
@@ -108,7 +121,7 @@ class OnHead(StepObjective):
     def _ordered(self, logits: Tensor) -> Tensor:
         """The head's logits as those of the objective's own head."""
         theirs, ours = self.target.readout, self.expected
-        if theirs.classes == 1:
+        if theirs.classes == 1 or theirs.activation == "labels":
             return logits
         if ours.classes == 1:
             return (logits[:, theirs.good] - logits[:, 1 - theirs.good])[:, None]
@@ -130,6 +143,14 @@ class InFamily(OnHead):
             raise UsageError(
                 f"`objective` {self.objective.name} fits {expected} logits, and the head of the family {self.family} has {classes}: leave "
                 "`objective` out, or take another `family`"
+            )
+        if (labels := self.target.readout.class_names) != self.objective.axes and "labels" in (
+            self.target.readout.activation,
+            self.expected.activation,
+        ):
+            raise UsageError(
+                f"`objective` {self.objective.name} fits the labels {', '.join(self.objective.axes) or 'of one axis'}, and the family {self.family} has "
+                f"{', '.join(labels or ()) or 'none'}: leave `objective` out"
             )
         if self.objective.outcomes != self.target.outcome_only:
             reads = "the last step only" if self.target.outcome_only else "every step"
@@ -188,9 +209,15 @@ def in_family(objective: Objective | None, family: str) -> Objective:
     if objective is None:
         three = spec.readout.neutral is not None
         objective = Outcome() if spec.outcome_only else ThreeClass() if three else HardLabels()
+        if spec.readout.activation == "labels":
+            objective = SeveralLabels(labels=spec.readout.class_names or ())
     if not isinstance(objective, StepObjective):
         raise UsageError(
             f"`objective` {objective.name}: the family {family} has a head at step ends; take an objective that fits one"
+        )
+    if objective.token_features:
+        raise UsageError(
+            f"token_features: the head of the family {family} reads no tokens; leave out one of the two"
         )
     return InFamily(
         objective=objective,

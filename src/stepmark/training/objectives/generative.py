@@ -37,7 +37,7 @@ from stepmark.models.generative import CriticSpec, Settings, check, context_of
 from stepmark.models.spec import Layout
 from stepmark.models.tree import Ints, pack
 from stepmark.settings import settings
-from stepmark.training.examples import Dropped, Example
+from stepmark.training.examples import Dropped, Example, known_value
 from stepmark.training.items import TrainingItem, TreeRow, cut, kind_of
 from stepmark.training.logprobs import answer_tokens, token_logprobs
 from stepmark.training.net import Net
@@ -314,7 +314,7 @@ class Generative:
 
     def _truth(self, example: Example, step: int, *, whole: bool) -> bool | None:
         """What the labels say of a step, or of all steps up to it; None where nothing."""
-        values = [None if t is None else t.value > self.above for t in example.targets[: step + 1]]
+        values = [None if t is None else known_value(t) > self.above for t in example.targets[: step + 1]]
         # A step is labelled right only where nothing before it is known to be wrong.
         return False if whole and False in values else values[-1]
 

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.models.spec import Layout, LinearHead, MlpHead, Readout, ScoringSpec, VocabHead
+from stepmark.records import DEFAULT_AXIS
 from stepmark.settings import settings
-from stepmark.training.examples import Example, Target
+from stepmark.training.examples import Example, Target, known_value
 from stepmark.training.net import Net
 from stepmark.training.objectives.base import StepObjective, linear_head
 
@@ -28,7 +29,7 @@ def mlp_head(net: Net) -> torch.nn.Module:
 
 
 def _values(targets: Sequence[Target], like: Tensor) -> Tensor:
-    return torch.tensor([t.value for t in targets], dtype=like.dtype, device=like.device)
+    return torch.tensor([known_value(t) for t in targets], dtype=like.dtype, device=like.device)
 
 
 @settings
@@ -267,6 +268,48 @@ class VocabRows(torch.nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """Logits of the candidates, [rows, candidates]."""
         return F.linear(rows, self._net[0].output()[self.ids].float())
+
+
+@settings
+class SeveralLabels(StepObjective):
+    """Several labels a step, such as the criteria of a judge: a logit each, binary cross-entropy, summed over the labels that are known.
+
+    The label of a step that no row gives is left out of the loss (Wang et al. 2026, arXiv 2603.03800, train rubrics so beside sparse outcomes).
+    """
+
+    name: ClassVar[str] = "labels"
+    labels: tuple[str, ...] = (DEFAULT_AXIS,)
+    """The axes of judgement that are fitted; the first is the score of a step."""
+
+    def __post_init__(self) -> None:
+        StepObjective.__post_init__(self)
+        if not self.labels or len(set(self.labels)) < len(self.labels):
+            raise UsageError(
+                f"labels: expected axes of judgement, each once, found {', '.join(self.labels) or 'none'}"
+            )
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """All labels."""
+        return self.labels
+
+    @property
+    def readout(self) -> Readout:
+        """A sigmoid of each label's logit."""
+        return Readout(head=LinearHead(), activation="labels", class_names=self.labels)
+
+    def loss_of(self, logits: Tensor, targets: Sequence[Target]) -> Tensor:
+        """Binary cross-entropy of the labels that are known."""
+        nan = float("nan")
+        rows = [[nan if label is None else label for label in target.labels] for target in targets]
+        table = torch.tensor(rows, dtype=logits.dtype, device=logits.device).reshape(logits.shape)
+        known = ~table.isnan()
+        losses = F.binary_cross_entropy_with_logits(logits, table.nan_to_num(), reduction="none")
+        return (losses * known).sum(-1)
+
+    def count_of(self, target: Target) -> int:
+        """The labels that are known."""
+        return sum(label is not None for label in target.labels)
 
 
 @settings
