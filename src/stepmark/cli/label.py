@@ -139,9 +139,15 @@ def _judge(
     *,
     asked: PolicyOptions = PolicyOptions(),
     options: LabelOptions = LabelOptions(),
-    method: Annotated[Judge, opt.FIELDS] = Judge(),
+    criteria: Annotated[tuple[str, ...], opt.in_common("--criteria")] = (),
+    method: Annotated[Judge, opt.fields_but("criteria")] = Judge(),
 ) -> int:
-    return _label(file, method, options, asked)
+    """Label by a judge, whose help is the docstring of its class.
+
+    Args:
+        criteria: judge each step by these in place of the first wrong step; repeat for several: presets (math, code, tools, research, safety), or files of criteria (.toml, .yaml, .json).
+    """
+    return _label(file, replace(method, criteria=criteria), options, asked)
 
 
 @app.command(name="formulas", help=Formulas.__doc__)
