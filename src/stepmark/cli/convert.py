@@ -43,7 +43,7 @@ def convert_command(
     """Convert labelled solutions from one format to another.
 
     Args:
-        to: the format to write: stepmark-labels, prm800k, prm800k-flat, math-shepherd, trl, rlhflow, processbench, potato or who-and-when; of conversations chat or otel.
+        to: the format to write: stepmark-labels, prm800k, prm800k-flat, math-shepherd, trl, rlhflow, processbench, potato or who-and-when; of conversations chat or otel; of graded traces langfuse-scores, langsmith-feedback, phoenix-annotations or otel-evaluations.
         out: write the rows to this file, gzipped if its name ends in .gz; "-" for standard output.
         from_format: the format of the source: one of those, solutions, prmbench, openrlhf, inspect, or a trace (messages, sharegpt, chat-calls, responses, swe-agent, mini-swe-agent, openhands, claude-code, codex, gemini-cli, langsmith, langfuse, who-and-when). Default: recognised by the first row of each file.
         neutral: what a neutral rating becomes where a format has only right and wrong; drop leaves the step unjudged.

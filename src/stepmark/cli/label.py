@@ -12,6 +12,7 @@ from stepmark.backends.cluster import Cluster
 from stepmark.cli import options as opt
 from stepmark.errors import UsageError
 from stepmark.labels.consensus import Rule, combine
+from stepmark.labels.criteria import read_criteria
 from stepmark.labels.exact import KINDS, Kind, plant_errors
 from stepmark.labels.formulas import Formulas
 from stepmark.labels.judge import Judge
@@ -147,7 +148,7 @@ def _judge(
     Args:
         criteria: judge each step by these in place of the first wrong step; repeat for several: presets (math, code, tools, research, safety), or files of criteria (.toml, .yaml, .json).
     """
-    return _label(file, replace(method, criteria=criteria), options, asked)
+    return _label(file, replace(method, criteria=read_criteria(criteria)), options, asked)
 
 
 @app.command(name="formulas", help=Formulas.__doc__)
