@@ -102,6 +102,14 @@ def test_agreement_is_measured_on_each_axis_as_if_it_stood_alone(tmp_path):
     assert any("polite" in fact for fact in result.facts)  # people alone judged it
 
 
+def test_labels_of_each_axis_may_stand_in_rows_of_their_own(tmp_path):
+    _, together = figures(tmp_path, PEOPLE, JUDGE)
+    _, apart = figures(
+        tmp_path, [row.on_axis(axis) for axis in ("correctness", "tested") for row in PEOPLE], JUDGE
+    )
+    assert apart == together
+
+
 def test_agreement_without_an_axis_in_common_names_both_sides(tmp_path):
     with pytest.raises(InputError, match=r"correctness, tested, polite.* and honest"):
         figures(tmp_path, PEOPLE, [labelled("a", "judge", honest=(1, 1, 1))])

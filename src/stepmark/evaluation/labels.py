@@ -37,7 +37,8 @@ from stepmark.evaluation.first_errors import distance_table, harmonic
 from stepmark.evaluation.result import Figure, Item, Result, shown
 from stepmark.evaluation.scores import CaseScores
 from stepmark.evaluation.thresholds import check_asked, policies
-from stepmark.evaluation.views import bars_of, card, examples_of, problem, table_of, tiles_of
+from stepmark.evaluation.views import Column, card, examples_of, problem, table_of, tiles_of
+from stepmark.labels.consensus import side_by_side
 from stepmark.metrics.agreement import alphas
 from stepmark.metrics.first_error import first_wrong
 from stepmark.metrics.intervals import Floats, Statistic, of_parts, ratio_statistic, shares
@@ -50,7 +51,9 @@ _TYPE = re.compile(r"error type: ([^;]+)")
 _RATINGS = (-1, 0, 1)
 _PLACES = (1, 2, 3, 4, 5, 9)
 """Where the groups of steps by number begin: 1, 2, 3, 4, 5 to 8, 9 on."""
-_NO_TYPES: tuple[str, ...] = ()
+Judged = tuple[Ratings, tuple[str, ...], tuple[str, ...]]
+"""A source's ratings of the steps of a solution, the types of error that it names, and its reasons where it says wrong."""
+_NONE: tuple[str, ...] = ()
 _WORDS = {1: "right", 0: "neutral", -1: "wrong", None: "not rated"}
 
 
@@ -84,7 +87,15 @@ class LabelAgreement(Evaluation):
 
     def read(self, run: Run) -> Sequence[Case]:
         """See `Evaluation.read`."""
-        rows = [row for file in run.data for row in read_labelled(file, columns=run.columns)]
+        rows: dict[tuple[str, tuple[str, ...]], LabelledRow] = {}
+        for file in run.data:
+            for row in read_labelled(file, columns=run.columns):
+                key = (row.solution.problem.text, row.solution.texts)
+                if key not in rows:
+                    rows[key] = row
+                else:  # labels of another axis, or of another rater
+                    (labelled,) = side_by_side([rows[key].labelled], [row.labelled])
+                    rows[key] = replace(rows[key], labelled=labelled)
         cases = unique(
             Case(
                 id=row.solution.id or row.origin,
@@ -93,7 +104,7 @@ class LabelAgreement(Evaluation):
                 group=row.solution.problem.source or "",
                 policy=str(row.meta.get("classification") or "") or None,
             )
-            for row in rows
+            for row in rows.values()
         )
         check_asked(self.threshold, list(dict.fromkeys(case.group for case in cases)))
         return cases
@@ -109,7 +120,7 @@ class LabelAgreement(Evaluation):
             sheet = run.grade(cases)
             truth = {case.id: first_wrong(ratings_of(case.labelled)) for case in cases}
             chosen = policies(self.threshold, sheet, sheet.groups, truth)
-            rated = [(row.case, [(chosen[row.case.group].ratings(row), _NO_TYPES)]) for row in sheet.rows]
+            rated = [(row.case, [(chosen[row.case.group].ratings(row), _NONE, _NONE)]) for row in sheet.rows]
             return self._result(rated, run, sheet.prm)
         repeats = [_by_texts(run.add_input(file)) for file in self.labels]
         found = [
@@ -126,7 +137,10 @@ class LabelAgreement(Evaluation):
                 replace(
                     case, labelled=case.labelled.on_axis(axis), group=axis if len(axes) > 1 else case.group
                 ),
-                [(ratings_of(own.labelled), _types(own)) for own in (row.on_axis(axis) for row in rows)],
+                [
+                    (ratings_of(own.labelled), _types(own), _reasons(own))
+                    for own in (row.on_axis(axis) for row in rows)
+                ],
             )
             for axis in axes
             for case, rows in found
@@ -171,7 +185,7 @@ class LabelAgreement(Evaluation):
 
     def _result(
         self,
-        pairs: Sequence[tuple[Case, Sequence[tuple[Ratings, tuple[str, ...]]]]],
+        pairs: Sequence[tuple[Case, Sequence[Judged]]],
         run: Run,
         name: str,
         axes: Sequence[str] = (),
@@ -191,64 +205,38 @@ class LabelAgreement(Evaluation):
         )
         repeats = max(len(item["named"]) for item in items)
         firsts = [
-            item | {"label": first_wrong(item["truth"]), "found": first_wrong(item["named"][0])}
+            {
+                "group": item["group"] if len(names) > 1 else "all",
+                "label": first_wrong(item["truth"]),
+                "found": first_wrong(item["named"][0]),
+            }
             for item in items
         ]
-        known = [
-            item if len(names) > 1 else item | {"group": "all"}
-            for item in firsts
-            if item["label"] is not None
-        ]
-        tables = [
+        known = [item for item in firsts if item["label"] is not None]
+        tables = []
+        for title, scale, columns, note in _TABLES:
+            cells: dict[str, Column] = {
+                column: (f"{{}}/{what}", scale, 1 if scale > 1 else 2)
+                for column, what in columns.items()
+                if f"all/{what}" in figures
+            }
+            tables += [table_of(title, "Part", names, cells, figures, note=note)] if cells else []
+        parts = [
             table_of(
-                title,
-                "Part",
-                names,
-                {column: ("{}/" + what, scale, 1 if scale > 1 else 2) for column, what in columns.items()},
+                f"Wrong steps by {what} (%)",
+                what.capitalize(),
+                keys,
+                {
+                    "Steps": _counted(items, what),
+                    "Recall": f"{what}/{{}}/recall",
+                    "Precision": f"{what}/{{}}/precision",
+                },
                 figures,
-                note=note,
+                note="Steps: those that the reference calls wrong.",
             )
-            for title, scale, all_columns, note in _TABLES
-            if (columns := {column: what for column, what in all_columns.items() if f"all/{what}" in figures})
+            for what in ("error type", "step")
+            if (keys := _keys(figures, what))
         ]
-        sections = (
-            Section(
-                title="Figures",
-                items=(
-                    *tables,
-                    bars_of(
-                        "Wrong steps", figures, names, {"Precision": "{}/precision", "Recall": "{}/recall"}
-                    ),
-                ),
-            ),
-            *(
-                Section(
-                    title=f"By {what}",
-                    items=(
-                        table_of(
-                            f"Wrong steps by {what} (%)",
-                            what.capitalize(),
-                            keys,
-                            {
-                                "Steps": _counted(items, what),
-                                "Recall": f"{what}/{{}}/recall",
-                                "Precision": f"{what}/{{}}/precision",
-                            },
-                            figures,
-                            note="Steps: those that the reference calls wrong.",
-                        ),
-                    ),
-                )
-                for what in ("error type", "step")
-                if (keys := _keys(figures, what))
-            ),
-            Section(
-                title="First errors",
-                text="How far the judge's first wrong step lies from the reference's.",
-                items=(distance_table(known),) if known else (),
-            ),
-            Section(title="Where they differ", items=_examples([case for case, _ in pairs], items)),
-        )
         report = Report(
             title=f"Labels: {name} against the reference",
             verdict=_verdict(figures, axes if len(axes) > 1 else ()),
@@ -266,7 +254,11 @@ class LabelAgreement(Evaluation):
                     "Right of those called wrong": "all/precision",
                 },
             ),
-            sections=sections,
+            sections=(
+                Section(title="Figures", items=tuple(tables)),
+                Section(title="By part", items=(*parts, *([distance_table(known)] if known else []))),
+                Section(title="Where they differ", items=_examples([case for case, _ in pairs], items)),
+            ),
         )
         return run.result(self, report, figures, items, prm=name)
 
@@ -326,6 +318,12 @@ def _types(row: LabelledRow) -> tuple[str, ...]:
     return _named_types(row.labelled.judgements, str(row.meta.get("classification") or ""))
 
 
+def _reasons(row: LabelledRow) -> tuple[str, ...]:
+    return tuple(
+        next((j.note for j in step if j.rating == -1 and j.note), "") for step in row.labelled.judgements
+    )
+
+
 def _named_types(judgements: Sequence[Sequence[Any]], otherwise: str) -> tuple[str, ...]:
     results = []
     for step in judgements:
@@ -334,7 +332,7 @@ def _named_types(judgements: Sequence[Sequence[Any]], otherwise: str) -> tuple[s
     return tuple(results)
 
 
-def _item(case: Case, judged: Sequence[tuple[Ratings, tuple[str, ...]]]) -> Item:
+def _item(case: Case, judged: Sequence[Judged]) -> Item:
     raters = [[j.rating for j in step if j.rating is not None] for step in case.labelled.judgements]
     return {
         "id": case.id,
@@ -343,8 +341,9 @@ def _item(case: Case, judged: Sequence[tuple[Ratings, tuple[str, ...]]]) -> Item
         "truth": list(ratings_of(case.labelled)),
         "types": list(_named_types(case.labelled.judgements, case.policy or "")),
         "raters": [given if len(given) > 1 else [] for given in raters],
-        "named": [list(ratings) for ratings, _ in judged],
-        "named types": [list(types) for _, types in judged],
+        "named": [list(ratings) for ratings, _, _ in judged],
+        "named types": [list(types) for _, types, _ in judged],
+        "reasons": list(judged[0][2]),
     }
 
 
@@ -522,13 +521,17 @@ def _examples(cases: Sequence[Case], items: Sequence[Item]) -> tuple[Examples, .
             steps=StepScores(scores=tuple(value[rating] for rating in named), kind="probability"),
         )
         differ = [
-            f"step {step + 1}: the reference {_WORDS[true]}, the judge {_WORDS[judged]}"
+            f"step {step + 1}: the reference {_WORDS[true]}, the judge {_WORDS[judged]}{_because(item['reasons'], step)}"
             for step, (true, judged) in enumerate(zip(item["truth"], named, strict=True))
             if true != judged and true is not None
         ]
         return problem(row, card(row, None, "; ".join(differ), first_error=first_wrong(named)))
 
     return examples_of(sorts, show, text="Steps are coloured by the judge's ratings.")
+
+
+def _because(reasons: Sequence[str], step: int) -> str:
+    return f" ({reasons[step]})" if reasons and reasons[step] else ""
 
 
 _SORTS = {

@@ -4,6 +4,7 @@ from stepmark.labels.bayes import BayesianSearch as BayesianSearch
 from stepmark.labels.bayes import RatePrior as RatePrior
 from stepmark.labels.consensus import Consensus as Consensus
 from stepmark.labels.consensus import combine as combine
+from stepmark.labels.criteria import Criterion as Criterion
 from stepmark.labels.exact import plant_errors as plant_errors
 from stepmark.labels.exact import worked_of as worked_of
 from stepmark.labels.formulas import Formulas as Formulas
