@@ -264,9 +264,6 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--token-budget", type=int, help="tokens of a forward pass")
-    parser.add_argument(
-        "--attention", choices=("pieces", "flex"), help="of the engine; its default otherwise"
-    )
     parser.add_argument("--device", default="auto")
     parser.add_argument(
         "--folder", type=Path, help="where checkpoints are kept; a temporary folder otherwise"
@@ -287,8 +284,6 @@ def main() -> None:
             return
         weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
         before = resident("cpu")
-        if arguments.attention is not None:
-            attention.METHOD.update(dict.fromkeys(attention.METHOD, arguments.attention))
         more = {} if arguments.token_budget is None else {"token_budget": arguments.token_budget}
         estimated = memory_of(
             str(folder), dtype="bfloat16", quantize=arguments.quantize, device=arguments.device, **more

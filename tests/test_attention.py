@@ -8,11 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch.nn.attention.flex_attention import create_block_mask
 from transformers import AutoModel, Gemma2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
-from stepmark.errors import CheckpointError, UsageError
-from stepmark.models import attention, flex
+from stepmark.errors import CheckpointError
+from stepmark.models import attention
 from stepmark.models.attention import Plan
 from stepmark.models.tree import pack, passes
 
@@ -242,60 +241,6 @@ def test_factors_of_16_bits_lose_nothing():
     rows, keys = (torch.randn(1, 40, 16).bfloat16() for _ in range(2))
     exact = rows.double() @ keys.double().transpose(1, 2) * 0.4
     torch.testing.assert_close(attention._scores(rows, keys, 0.4).double(), exact, rtol=1e-6, atol=1e-6)
-
-
-def on_cpu(array):
-    return attention.moved(array, "cpu")
-
-
-def test_blocks_are_those_of_the_mask():
-    """Of each block, torch's own `create_block_mask` finds the same: nothing to see, some, or all."""
-    for part in passes_of(8, 300):
-        ours = flex.block_mask(part.since, part.until, len(part.part), on_cpu)
-        theirs = create_block_mask(
-            ours.mask_mod, None, None, *ours.seq_lengths, device="cpu", BLOCK_SIZE=flex.BLOCK
-        )
-        assert torch.equal(ours.to_dense(), theirs.to_dense())
-        for counts in ("kv_num_blocks", "full_kv_num_blocks"):
-            assert torch.equal(getattr(ours, counts), getattr(theirs, counts))
-
-
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_flex_attention_is_the_pieces(compiled, monkeypatch):
-    """In float32 to 1e-5, in bfloat16 to 2 ** -7 of the largest value. Compiled, at most four times for all passes."""
-    monkeypatch.setattr(flex, "COMPILED", compiled)
-    compilations = torch._dynamo.utils.counters["stats"]
-    before = compilations["unique_graphs"]
-    for dtype, close in ((torch.float32, 1e-5), (torch.bfloat16, 2**-7))[: 1 if compiled else 2]:
-        for budget in (150, 700):
-            for part in passes_of(9, budget):
-                (query, key, value), expected = random_pass(part, dtype)
-                mask = flex.block_mask(part.since, part.until, len(part.part), on_cpu)
-                with torch.inference_mode():
-                    out = flex.attend(query, key, value, mask, 0.4)
-                assert (out.double() - expected).abs().max() <= close * value.abs().max()
-    if compiled:
-        assert 1 <= compilations["unique_graphs"] - before <= 4
-
-
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_a_network_runs_with_flex_attention(monkeypatch):
-    monkeypatch.setattr(flex, "COMPILED", False)
-    monkeypatch.setitem(attention.METHOD, "cpu", "flex")
-    test_forward_equals_separate_forwards(Qwen2Config, 11)
-
-
-def test_without_a_compiler_the_error_names_the_pieces(monkeypatch):
-    def fail(*args, **kwargs):
-        raise RuntimeError("no C compiler")
-
-    monkeypatch.setattr(flex, "_compiled", lambda: fail)
-    part = next(passes_of(8, 300))
-    tensors, _ = random_pass(part)
-    mask = flex.block_mask(part.since, part.until, len(part.part), on_cpu)
-    with pytest.raises(UsageError, match=r"no C compiler.*pieces"):
-        flex.attend(*tensors, mask, 0.4)
 
 
 @pytest.mark.parametrize("train", [False, True])

@@ -457,3 +457,30 @@ def test_a_hook_imports_no_torch(tmp_path: Path):
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert result.stdout.splitlines()[-1] == "False"
+
+
+def test_spans_of_messages_move_with_what_is_left_out():
+    """Every message of a shortened turn begins and ends as before; the words that stand whole are the same."""
+    from stepmark.data.reading import read_rows
+    from stepmark.scoring.live import conversations
+
+    call = {"id": "1", "function": {"name": "f", "arguments": "{}"}}
+    chat = [
+        {"role": "user", "content": ASK * 9},
+        {"role": "assistant", "content": "I look.", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "a" * 90},
+        {"role": "user", "content": "And?"},
+        {"role": "assistant", "content": "Done."},
+    ]
+    (row,) = conversations(list(read_rows([{"messages": chat}])))
+    assert not isinstance(row, InputError)
+    step = row.solution.steps[0]
+    for longest in (0, 1, 30, 60, 90, 200):
+        short = LiveScores(None, longest=longest)._shortened(step)
+        assert len(short.messages) == len(step.messages) == 3
+        for before, after in zip(step.messages, short.messages, strict=True):
+            whole, cut = step.raw[before.start : before.end], short.raw[after.start : after.end]
+            assert cut == whole or "…" in cut
+        assert short.raw[short.messages[0].start : short.messages[0].end] == "I look."
+        if longest >= 60:
+            assert short.raw[short.messages[2].start : short.messages[2].end] == "And?"

@@ -84,6 +84,9 @@ class Step:
     messages: tuple[MessageSpan, ...] = ()
     """Of a conversation, the chat messages in `raw`: the words of the agent's turn without its thought and its tool calls, then what
     answered it. Empty for other steps."""
+    id: str | None = field(default=None, compare=False)
+    """Of an agent's turn, the id of the call that wrote it in the trace that it was read from (an observation of Langfuse, a run of LangSmith, a
+    span of OpenTelemetry), or of its message; None where there is none."""
 
     @property
     def raw(self) -> str:

@@ -56,6 +56,7 @@ def grade_command(
     truncate: Annotated[bool, in_model("--truncate")] = False,
     seed: Annotated[int, in_model("--seed")] = 0,
     show: Annotated[int | None, in_output("--show")] = None,
+    push: Annotated[str | None, in_output("--push")] = None,
     place: PRMDevice = PRMDevice(),
     token_budget: Annotated[int | None, in_machine("--token-budget")] = None,
     cluster: Annotated[Cluster, CLUSTER] = Cluster(),
@@ -75,10 +76,20 @@ def grade_command(
         truncate: score what fits of a solution that is too long and leave the later steps None, instead of raising.
         seed: for generative PRMs, the seed of their samples.
         show: print this many graded solutions for people, in colour on a terminal (5 there unless --out is given).
+        push: send the scores to the tracer that the traces are from, when they stand in --out: langfuse-scores, langsmith-feedback,
+            phoenix-annotations or otel-evaluations. Address and keys are those of its own environment variables.
         token_budget: tokens a forward pass; bounds memory. Default: 2,048 on CPU; on CUDA by free memory, 2,048 to 16,384.
     """
     if show and out is not None and is_stream(out):
         raise UsageError(f"`show` prints where `out` {out} puts the rows; give `out` a file's name")
+    if push is not None:
+        from stepmark.integrations.push import endpoint
+
+        endpoint(push)  # a key that is missing, before anything is graded
+        if out is None or is_stream(out):
+            raise UsageError(
+                "--push needs --out with a file's name: scores that could not be sent are sent from there"
+            )
     for_people = show if show is not None else SHOWN if out is None and sys.stdout.isatty() else 0
     if show is not None and show < 0:
         raise UsageError(f"`show` {show}: expected 0 or more")
@@ -107,4 +118,8 @@ def grade_command(
         on_result=print_first,
     )
     print(results.summary, file=sys.stderr)
+    if push is not None and out is not None:
+        from stepmark.integrations.push import push_scores
+
+        print(push_scores(out, push), file=sys.stderr)
     return 0

@@ -78,6 +78,8 @@ class ChatMessage:
     thought: str
     speaker: str | None
     """The message's `name`; of a tool's answer, the function that was called."""
+    id: str | None = None
+    """The message's id, or that of the call that wrote it."""
 
     @property
     def heading(self) -> str:
@@ -170,7 +172,8 @@ def read_messages(
     tools = any(message.role == "tool" or message.calls for message in read)
     if len(turns) == 1 and turns[0] == len(read) - 1 and not tools and how != "agent":
         try:
-            return problem, _plain(read[-1], how, marker, reasoning)
+            cut = _plain(read[-1], how, marker, reasoning)
+            return problem, replace(cut, steps=tuple(replace(step, id=read[-1].id) for step in cut.steps))
         except InputError as error:
             raise (error.at(where) if where else error) from None
     steps = _trace(read[turns[0] :], reasoning)
@@ -252,6 +255,7 @@ def step_of(turn: ChatMessage, reasoning: Reasoning, opening: Opening) -> Step |
         observation=after + rest if rest else "",
         tail="" if rest else after,
         speaker=turn.speaker,
+        id=turn.id,
         messages=(*opening.messages, replace(words, start=words.start + shift, end=words.end + shift)),
     )
 
@@ -320,6 +324,7 @@ def _chat_message(message: Mapping[str, Any], names: dict[str, str]) -> ChatMess
         calls=tuple(calls),
         thought=(text_or_none(message.get("reasoning_content")) or "").strip(),
         speaker=text_or_none(message.get("name")) or called,
+        id=text_or_none(message.get("id")),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,7 +22,8 @@ from stepmark.data.formats.rows import (
 )
 from stepmark.data.formats.solutions import reader
 from stepmark.data.reading import Row, Source, by_file, read_rows
-from stepmark.data.solutions import ungraded
+from stepmark.data.scores import SCORES
+from stepmark.data.solutions import graded_data, ungraded
 from stepmark.data.steps.thoughts import Reasoning
 from stepmark.data.traces import TRACES, chat_rows, trace_format
 from stepmark.data.traces.base import Trace
@@ -59,7 +60,7 @@ def _of_trace(trace: Trace) -> Format:
 
 
 FORMATS: Mapping[str, Format] = {**formats(), **{name: _of_trace(trace) for name, trace in TRACES.items()}}
-"""Name: format. Those without a writer are only read."""
+"""Name: format. Those without a writer are only read; `SCORES` has those that are only written."""
 
 
 def detect(row: Row) -> str:
@@ -96,11 +97,12 @@ def detect(row: Row) -> str:
 
 def format_named(name: str, *, to_write: bool = False) -> Format:
     """A format by its name; `UnknownNameError` for another, `UsageError` for one that is only read and is `to_write`."""
-    format = FORMATS.get(name)
+    known = {**FORMATS, **SCORES} if to_write else FORMATS
+    format = known.get(name)
     if format is None:
-        raise unknown_name("format", name, FORMATS)
+        raise unknown_name("format", name, known)
     if to_write and format.writer is None:
-        writable = ", ".join(known for known, other in FORMATS.items() if other.writer is not None)
+        writable = ", ".join(name for name, other in known.items() if other.writer is not None)
         raise UsageError(f"{name} is read and not written; expected `to` one of {writable}")
     return format
 
@@ -139,7 +141,7 @@ def convert(
 
     Args:
         source: a file or a folder of them (JSON lines, CSV, TSV, Parquet, a JSON list or document, .eval), dicts, records, a data set or a data frame.
-        to: the format to write: stepmark-labels, prm800k, prm800k-flat, math-shepherd, trl, rlhflow, processbench, potato or who-and-when; of conversations chat or otel.
+        to: the format to write: stepmark-labels, prm800k, prm800k-flat, math-shepherd, trl, rlhflow, processbench, potato or who-and-when; of conversations chat or otel; of graded traces langfuse-scores, langsmith-feedback, phoenix-annotations or otel-evaluations.
         out: write the rows to this file, gzipped if its name ends in .gz; "-" for standard output.
         from_format: the format of the source: one of those, solutions, prmbench, openrlhf, inspect, or a trace (messages, sharegpt, chat-calls, responses, swe-agent, mini-swe-agent, openhands, claude-code, codex, gemini-cli, langsmith, langfuse, who-and-when). Default: recognised by the first row of each file.
         columns: names of columns, where they differ: problem=question,solution=response.
@@ -299,14 +301,14 @@ def items_of_rows(
         name = format or detect(first)
         counts.formats.setdefault(name)
         counts.zeros = {}
-        plain = map(ungraded, of_file)
-        for row in chat_rows(plain, keep_going=keep_going) if name in TRACES else plain:
+        for row in chat_rows(of_file, keep_going=keep_going) if name in TRACES else of_file:
             try:
                 if isinstance(row, Refusal):
                     raise row.error
-                for solution in format_named(name).read(row, settings, counts):
+                graded = graded_data(row)
+                for solution in format_named(name).read(ungraded(row), settings, counts):
                     counts.read += 1
-                    yield solution
+                    yield solution if graded is None else replace(solution, graded=graded)
             except InputError as error:
                 refusal = (
                     row if isinstance(row, Refusal) else Refusal(solution=None, error=error.at(row.where))

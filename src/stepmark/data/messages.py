@@ -398,5 +398,9 @@ def plain_messages(messages: object, where: str | None, inside: str = "messages"
             same = len(chat.messages) == 1 and all(
                 message.get(key) == value for key, value in chat.messages[0].items() if value
             )
+            if not same and isinstance(message, Mapping) and text_or_none(message.get("id")):
+                for part in chat.messages:
+                    if part["role"] == "assistant":
+                        part["id"] = message["id"]
             result += [dict(message)] if same else chat.messages
     return result

@@ -142,6 +142,13 @@ def is_graded(row: Row) -> bool:
     return {"scores", "prm"} <= row.data.keys()
 
 
+def graded_data(row: Row) -> dict[str, Any] | None:
+    """The row that grading wrote, with its scores; None for another row."""
+    if isinstance(row.record, GradedSolution):
+        return record_row(row.record)
+    return row.data if row.record is None and is_graded(row) else None
+
+
 def ungraded(row: Row) -> Row:
     """The same; of a row that grading wrote, what was graded: the steps that have scores, with their critiques under `meta`."""
     if not is_graded(row):

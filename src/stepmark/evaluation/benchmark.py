@@ -39,6 +39,7 @@ from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Report, Section
 from stepmark.show.tables import Align, Table
 from stepmark.show.text import amount
+from stepmark.verifiers.checks import check_names
 
 Ratings = tuple[int | None, ...]
 """One a step: -1 wrong, 0 neutral, 1 right, None for none."""
@@ -380,7 +381,8 @@ class Rated(Benchmark, ABC):
         def show(pair: tuple[CaseScores, Item]) -> Any:
             row, item = pair
             policy, named = chosen.get(row.case.group), self.places(item)[1]
-            return problem(row, card(row, sheet, self.truth_in_words(item), policy=policy, first_error=named))
+            note, checks = self.truth_in_words(item), check_names(getattr(self, "checks", "none"))
+            return problem(row, card(row, sheet, note, policy=policy, first_error=named, checks=checks))
 
         return examples_of(sorts, show)
 

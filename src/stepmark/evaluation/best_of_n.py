@@ -91,7 +91,7 @@ from stepmark.show.tables import Table
 from stepmark.show.text import amount
 from stepmark.store import PartFile, resumed, row_key
 from stepmark.verifiers.base import Verifier, answer_groups, isolation_note, isolation_of, open_verifier
-from stepmark.verifiers.checks import check, check_names
+from stepmark.verifiers.checks import CheckName, check, check_names
 from stepmark.verifiers.code_sandbox import Isolation
 from stepmark.verifiers.finder import find_answer
 from stepmark.verifiers.number import NumberVerifier
@@ -1026,7 +1026,7 @@ class BestOfN(Evaluation):
                     items=(accuracy_table(items, figures), price_plot(items, figures, how)),
                 ),
                 Section(title="Behind it", items=_more_tables(items, figures, how)),
-                Section(title="Examples", items=_examples(sheet, items, how)),
+                Section(title="Examples", items=_examples(sheet, items, how, names)),
             ),
         )
         return run.result(
@@ -1150,7 +1150,9 @@ def _row(sampled: Sampled, policy: str, verifier: Verifier) -> dict[str, Any]:
     }
 
 
-def _examples(sheet: Sheet, items: Sequence[Item], how: str) -> tuple[Examples, ...]:
+def _examples(
+    sheet: Sheet, items: Sequence[Item], how: str, checks: Collection[CheckName]
+) -> tuple[Examples, ...]:
     passed, picked = [], []
     for rows, item in zip(by_problem(sheet).values(), items, strict=True):
         best = item["best"].get(how, [])
@@ -1171,7 +1173,7 @@ def _examples(sheet: Sheet, items: Sequence[Item], how: str) -> tuple[Examples, 
         "Few candidates are right, and the PRM chooses one of them": picked,
     }
     text = "The chosen candidate and another one."
-    return examples_of(sorts, lambda pair: _pair(*pair, sheet, how), text=text)
+    return examples_of(sorts, lambda pair: _pair(*pair, sheet, how, checks), text=text)
 
 
 def known(figures: Figures) -> dict[str, Figure]:
@@ -1179,34 +1181,23 @@ def known(figures: Figures) -> dict[str, Figure]:
 
     The resamples tell of the known choices alone, so that an interval would claim to be sure of the others.
     """
-    unknown = {
-        name.removeprefix("unknown/")
-        for name, figure in figures.items()
-        if name.startswith("unknown/") and (figure.value or 0.0) > 0.5
-    }
+    unknown = {name for name, figure in figures.items() if "unknown" in name and (figure.value or 0.0) > 0.5}
+    graders = {name for name in unknown if by_grader(name.removeprefix("unknown/"))}
 
-    hidden = {
-        name.removesuffix("/unknown")
-        for name, figure in figures.items()
-        if name.startswith("policy/") and name.endswith("/unknown") and (figure.value or 0.0) > 0.5
-    }
-
-    def of_unknown(name: str) -> bool:
-        what, _, method = name.partition("/")
-        n = name.rpartition("/")[2]
-        beside = {
-            "over majority": f"majority/{n}",
-            "over orm": f"best orm/{n}",
-            "over majority at equal tokens": f"majority/{n}",
-        }
+    def bases(name: str) -> set[str]:
+        """The shares of unknown correctness that a figure rests on."""
+        what, _, rest = name.partition("/")
+        method, _, n = rest.rpartition("/")
+        others = {"accuracy": method, "over orm": "best orm", "over majority": "majority", "over majority at equal tokens": "majority"}  # fmt: skip
         if what == "policy":
-            return any(name == f"{writer}/accuracy" or name.startswith(f"{writer}/auc/") for writer in hidden)
+            writer = name.rpartition("/auc/")[0] or name.removesuffix("/accuracy")
+            return {f"{writer}/unknown"}
         if what == "held out":
-            return any(by_grader(method.rpartition("/")[0]) for method in unknown)
-        return what in ("accuracy", *beside) and not unknown.isdisjoint((method, beside.get(what, method)))
+            return graders
+        return {f"unknown/{rest}", f"unknown/{others[what]}/{n}"} if what in others else set()
 
     return {
-        name: replace(figure, low=None, high=None) if of_unknown(name) else figure
+        name: figure if unknown.isdisjoint(bases(name)) else replace(figure, low=None, high=None)
         for name, figure in figures.items()
     }
 
@@ -1284,12 +1275,14 @@ def _verdict(items: Sequence[Item], figures: Figures, how: str, most: int) -> st
     return ". ".join(parts) + "."
 
 
-def _pair(chosen: CaseScores, other: CaseScores, sheet: Sheet, how: str) -> ProblemView:
+def _pair(
+    chosen: CaseScores, other: CaseScores, sheet: Sheet, how: str, checks: Collection[CheckName]
+) -> ProblemView:
     cards = []
     for number, (row, place) in enumerate(((chosen, "chosen"), (other, "not chosen")), start=1):
         answer = "" if row.case.answer is None else f", answer {row.case.answer}"
         note = f"{place}; {'right' if row.case.outcome else 'wrong'}{answer}"
-        cards.append(card(row, sheet, note, how=how, number=number))
+        cards.append(card(row, sheet, note, how=how, number=number, checks=checks))
     return problem(chosen, *cards)
 
 

@@ -37,7 +37,7 @@ from stepmark.evaluation.first_errors import distance_table, harmonic
 from stepmark.evaluation.result import Figure, Item, Result, shown
 from stepmark.evaluation.scores import CaseScores
 from stepmark.evaluation.thresholds import check_asked, policies
-from stepmark.evaluation.views import bars_of, card, examples_of, problem, table_of, tiles_of
+from stepmark.evaluation.views import Column, card, examples_of, problem, table_of, tiles_of
 from stepmark.labels.consensus import side_by_side
 from stepmark.metrics.agreement import alphas
 from stepmark.metrics.first_error import first_wrong
@@ -205,64 +205,38 @@ class LabelAgreement(Evaluation):
         )
         repeats = max(len(item["named"]) for item in items)
         firsts = [
-            item | {"label": first_wrong(item["truth"]), "found": first_wrong(item["named"][0])}
+            {
+                "group": item["group"] if len(names) > 1 else "all",
+                "label": first_wrong(item["truth"]),
+                "found": first_wrong(item["named"][0]),
+            }
             for item in items
         ]
-        known = [
-            item if len(names) > 1 else item | {"group": "all"}
-            for item in firsts
-            if item["label"] is not None
-        ]
-        tables = [
+        known = [item for item in firsts if item["label"] is not None]
+        tables = []
+        for title, scale, columns, note in _TABLES:
+            cells: dict[str, Column] = {
+                column: (f"{{}}/{what}", scale, 1 if scale > 1 else 2)
+                for column, what in columns.items()
+                if f"all/{what}" in figures
+            }
+            tables += [table_of(title, "Part", names, cells, figures, note=note)] if cells else []
+        parts = [
             table_of(
-                title,
-                "Part",
-                names,
-                {column: ("{}/" + what, scale, 1 if scale > 1 else 2) for column, what in columns.items()},
+                f"Wrong steps by {what} (%)",
+                what.capitalize(),
+                keys,
+                {
+                    "Steps": _counted(items, what),
+                    "Recall": f"{what}/{{}}/recall",
+                    "Precision": f"{what}/{{}}/precision",
+                },
                 figures,
-                note=note,
+                note="Steps: those that the reference calls wrong.",
             )
-            for title, scale, all_columns, note in _TABLES
-            if (columns := {column: what for column, what in all_columns.items() if f"all/{what}" in figures})
+            for what in ("error type", "step")
+            if (keys := _keys(figures, what))
         ]
-        sections = (
-            Section(
-                title="Figures",
-                items=(
-                    *tables,
-                    bars_of(
-                        "Wrong steps", figures, names, {"Precision": "{}/precision", "Recall": "{}/recall"}
-                    ),
-                ),
-            ),
-            *(
-                Section(
-                    title=f"By {what}",
-                    items=(
-                        table_of(
-                            f"Wrong steps by {what} (%)",
-                            what.capitalize(),
-                            keys,
-                            {
-                                "Steps": _counted(items, what),
-                                "Recall": f"{what}/{{}}/recall",
-                                "Precision": f"{what}/{{}}/precision",
-                            },
-                            figures,
-                            note="Steps: those that the reference calls wrong.",
-                        ),
-                    ),
-                )
-                for what in ("error type", "step")
-                if (keys := _keys(figures, what))
-            ),
-            Section(
-                title="First errors",
-                text="How far the judge's first wrong step lies from the reference's.",
-                items=(distance_table(known),) if known else (),
-            ),
-            Section(title="Where they differ", items=_examples([case for case, _ in pairs], items)),
-        )
         report = Report(
             title=f"Labels: {name} against the reference",
             verdict=_verdict(figures, axes if len(axes) > 1 else ()),
@@ -280,7 +254,11 @@ class LabelAgreement(Evaluation):
                     "Right of those called wrong": "all/precision",
                 },
             ),
-            sections=sections,
+            sections=(
+                Section(title="Figures", items=tuple(tables)),
+                Section(title="By part", items=(*parts, *([distance_table(known)] if known else []))),
+                Section(title="Where they differ", items=_examples([case for case, _ in pairs], items)),
+            ),
         )
         return run.result(self, report, figures, items, prm=name)
 

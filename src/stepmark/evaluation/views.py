@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from stepmark.evaluation.result import Figure, shown
@@ -18,6 +18,7 @@ from stepmark.show.page import CardView, ProblemView
 from stepmark.show.plots import Bars, Series
 from stepmark.show.tables import ABSENT, Table
 from stepmark.show.text import amount
+from stepmark.verifiers.checks import CheckName, check
 
 Figures = Mapping[str, Figure]
 """By name."""
@@ -185,6 +186,7 @@ def card(
     policy: ThresholdRule | None = None,
     first_error: int | None = None,
     number: int = 1,
+    checks: Collection[CheckName] = (),
 ) -> CardView:
     """A case as a card.
 
@@ -196,7 +198,11 @@ def card(
         policy: which steps are errors. Default: those under the PRM's own threshold.
         first_error: 0-based; -1 for none. Default: by the policy.
         number: its place among the problem's cards.
+        checks: exact checks; a step that they refute is red, whatever its score.
     """
+    solution, proofs = row.case.solution, dict[int, tuple[str, ...]]()
+    for finding in check(solution.problem.text, solution.texts, names=checks) if checks else ():
+        proofs[finding.step] = (*proofs.get(finding.step, ()), str(finding))
     steps = row.steps or StepScores(scores=row.scores, kind="unbounded")
     how = how or ("labels" if sheet is None else sheet.aggregate or "min")
     threshold = policy.threshold if policy is not None else None if sheet is None else sheet.threshold
@@ -221,7 +227,7 @@ def card(
         place=colour.aggregate_position(score, how, steps.kind, threshold),
         aggregates=(),
         first_error=first_error,
-        steps=step_views(row.case.solution, steps),
+        steps=step_views(solution, steps, proofs),
     )
 
 

@@ -8,8 +8,7 @@ values and for the gradient. On CUDA in 16 bits the factors stay in 16 bits and 
 16-bit numbers is exact in float32, so the scores differ from those of float32 factors by the order of a sum only. The gradient is written out, so that
 of a piece only its weights are kept.
 
-On CUDA a pass waits for nothing: index arrays are copied from pinned memory once (`moved`), masks are made on the device. `METHOD` says whether a pass runs
-these pieces or FlexAttention (`flex`).
+On CUDA a pass waits for nothing: index arrays are copied from pinned memory once (`moved`), masks are made on the device.
 
 It is reached through transformers' attention interface under the name `NAME`, with the plan as the keyword argument `stepmark_plan` of the model's
 forward. The coupling: transformers passes keyword arguments that it does not know down to the attention function; a test holds that. A plan is anything
@@ -21,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,15 +31,9 @@ from torch import Tensor
 from stepmark.errors import CheckpointError
 from stepmark.models.tree import Ints, PackedTree, Pass
 
-if TYPE_CHECKING:
-    from torch.nn.attention.flex_attention import BlockMask
-
 NAME = "stepmark_tree"
 PLAN = "stepmark_plan"
 
-METHOD = {"cpu": "pieces", "cuda": "pieces"}
-"""How a pass attends on each kind of device: "pieces" or "flex". Pieces are the default until `benchmarks.size --attention` has shown on a GPU that
-flex is faster there: they need no compiler and no C headers, and their first pass is as fast as the others. Training always runs pieces."""
 FUSED = {"cuda"}
 """Devices on which 16-bit pieces without gradient run in scaled_dot_product_attention, which writes no scores to memory."""
 _SUMS_IN_FLOAT32 = Version(torch.__version__) >= Version("2.8")
@@ -75,9 +68,7 @@ class Plan:
     """
 
     pieces: tuple[AttentionPiece, ...]
-    """In order; they cover every query once. Empty where `blocks` is used."""
-    blocks: BlockMask | None = None
-    """For FlexAttention."""
+    """In order; they cover every query once."""
     carried: dict[Any, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """Layer (its attention module) -> keys and values that stand before those of the packed tokens; piece keys count from there."""
     keep: Tensor | None = None
@@ -90,11 +81,6 @@ class Plan:
     @classmethod
     def of_pass(cls, part: Pass, device: str) -> Plan:
         """The plan of some tokens over stored keys."""
-        if METHOD[device.partition(":")[0]] == "flex":
-            from stepmark.models.flex import block_mask
-
-            blocks = block_mask(part.since, part.until, len(part.part), lambda array: moved(array, device))
-            return cls(pieces=(), blocks=blocks)
         return cls(pieces=_pieces(part.since, part.until, len(part.held), device))
 
     @classmethod
@@ -123,10 +109,6 @@ class Plan:
             value = torch.cat([self.carried[layer][1], value], dim=2)
         if self.keep is not None:
             self.kept[layer] = (key[:, :, self.keep], value[:, :, self.keep])
-        if self.blocks is not None:
-            from stepmark.models import flex
-
-            return flex.attend(query, key, value, self.blocks, scale)
         return _forward(query, key, value, self.pieces, scale, None)
 
 

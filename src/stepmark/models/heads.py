@@ -124,7 +124,7 @@ def build_head(head: Head, tensors: Tensors, backbone: Any, tokenizer: Any, devi
         [weight], bias = get(head.weight), None if head.bias is None else get(head.bias)[0]
         return lambda rows: linear(rows, weight, bias)
     if isinstance(head, MlpHead):
-        w1, b1, w2, b2 = get(*(f"{head.prefix}.{i}.{part}" for i in (0, 2) for part in ("weight", "bias")))
+        w1, b1, w2, b2 = get(*head.names.values())
         return lambda rows: linear(torch.relu(linear(rows, w1, b1)), w2, b2)
     if isinstance(head, EnsembleHead):
         layers = [get(f"{head.prefix}.{name}.weight", f"{head.prefix}.{name}.bias") for name in _ENSEMBLE]
@@ -144,6 +144,25 @@ def build_head(head: Head, tensors: Tensors, backbone: Any, tokenizer: Any, devi
     raise CheckpointError(
         "this PRM has no head; it is read from the probabilities of one language model, or of two language models"
     )
+
+
+def new_head(head: Head, hidden: int, classes: int) -> torch.nn.Module:
+    """A head to train, over hidden states of this size: its parameters have the names of `HeadKind.names`, and its last layer begins at zero, every
+    class equally likely.
+
+    Raises:
+        CheckpointError: a kind that is not trained.
+    """
+    if not isinstance(head, LinearHead | MlpHead | TokenHead):
+        raise CheckpointError(f"a head of the kind {head.kind!r} has no weights of its own to train")
+    has_bias = isinstance(head, MlpHead) or head.bias is not None
+    width = hidden + (TOKEN_FEATURES if isinstance(head, TokenHead) else 0)
+    last = torch.nn.Linear(width, classes, bias=has_bias)
+    for parameter in last.parameters():
+        torch.nn.init.zeros_(parameter)
+    if isinstance(head, MlpHead):
+        return torch.nn.Sequential(torch.nn.Linear(hidden, hidden), torch.nn.ReLU(), last)
+    return last
 
 
 def verdict_ids(head: VocabHead, tokenizer: Any) -> list[int]:

@@ -122,6 +122,7 @@ class Server(Closing):
         address: such as `http://127.0.0.1:8000/v1`.
         patience: attempts and waits.
         key: the environment variable with the API key; None sends none.
+        headers: further headers of each request.
         transport: sends requests; None for the network.
         sleep: waits some seconds; None for `time.sleep`.
         rng: draws the jitter of the waits.
@@ -138,6 +139,7 @@ class Server(Closing):
         *,
         patience: Patience,
         key: str | None = None,
+        headers: Mapping[str, str] | None = None,
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] | None = None,
         rng: random.Random | None = None,
@@ -147,7 +149,7 @@ class Server(Closing):
         _parsed(address)
         self.address = address.rstrip("/")
         self.patience = patience
-        self._http = httpx.Client(headers=key_header(key), transport=transport)
+        self._http = httpx.Client(headers={**key_header(key), **(headers or {})}, transport=transport)
         # For callers that drop it without closing it: a command line, a notebook.
         weakref.finalize(self, self._http.close)
         self._rng, self._sleep, self._clock, self._again = rng or random.Random(), sleep, clock, again

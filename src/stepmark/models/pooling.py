@@ -20,7 +20,6 @@ from stepmark.errors import BackendError, CheckpointError
 from stepmark.models.encoding import Encoded
 from stepmark.models.prm import Session, WholePrefixSession
 from stepmark.models.served import ServedPRM, read_positions
-from stepmark.models.spec import ConfidenceHead, LogRatioHead, TokenHead, VocabHead
 from stepmark.records import StepScores
 from stepmark.show.text import amount
 
@@ -29,7 +28,7 @@ class ClassifierPRM(ServedPRM):
     """What PRMs behind a server of classifiers share. Abstract: `_window`. Arguments as of `ServedPRM`."""
 
     def _prepare(self) -> None:
-        if isinstance(self.spec.readout.head, ConfidenceHead | LogRatioHead | TokenHead | VocabHead):
+        if not self.spec.readout.head.on_state:
             raise CheckpointError(
                 f"{self.spec.family} reads the language-model head, which a classifier has not; load it in this process"
             )

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.models.files import present, read_object
@@ -145,35 +145,68 @@ class ConversationLayout(Spacing):
 Layout = TextLayout | PieceLayout | ChatLayout | DialogueLayout | ConversationLayout
 
 
+class HeadKind:
+    """What every kind of head says of itself; `models.heads` reads it, trains it and checks it."""
+
+    __slots__ = ()
+    on_state: ClassVar[bool] = False
+    """Its logits are a function of the hidden state alone, with weights of its own, which servers of classifiers compute."""
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Its parameters, and what their tensors are called in a checkpoint; none where it has no weights of its own."""
+        return {}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LinearHead:
+class LinearHead(HeadKind):
     """A linear layer on the hidden state: `weight` [classes, hidden], `bias` [classes] or none."""
 
     kind: Literal["linear"] = "linear"
     weight: str = "score.weight"
     bias: str | None = "score.bias"
     """Tensor name; None for a head without one."""
+    on_state: ClassVar[bool] = True
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """See `HeadKind.names`."""
+        return {"weight": self.weight} | ({} if self.bias is None else {"bias": self.bias})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MlpHead:
+class MlpHead(HeadKind):
     """Linear, ReLU, linear: `prefix.0.*` and `prefix.2.*`, the layout of `Qwen2ForProcessRewardModel`."""
 
     kind: Literal["mlp"] = "mlp"
     prefix: str = "score"
+    on_state: ClassVar[bool] = True
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """See `HeadKind.names`."""
+        parts = [f"{layer}.{part}" for layer in (0, 2) for part in ("weight", "bias")]
+        return {part: f"{self.prefix}.{part}" for part in parts}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EnsembleHead:
+class EnsembleHead(HeadKind):
     """ActPRM: members of three layers with ReLU, weights stacked [members, in, out] (not out, in)."""
 
     kind: Literal["ensemble"] = "ensemble"
     prefix: str = "score.model"
     """Beside it checkpoints hold a frozen twin, `score.reg_model`, which is not read."""
+    on_state: ClassVar[bool] = True
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """See `HeadKind.names`."""
+        parts = [f"{layer}.{part}" for layer in ("nn1", "nn2", "nn_out") for part in ("weight", "bias")]
+        return {part: f"{self.prefix}.{part}" for part in parts}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class VocabHead:
+class VocabHead(HeadKind):
     """Rows of the language-model head: one logit for each candidate token, and no others."""
 
     kind: Literal["vocab"] = "vocab"
@@ -182,7 +215,7 @@ class VocabHead:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LogRatioHead:
+class LogRatioHead(HeadKind):
     """Implicit PRM: `beta * (log p(policy) - log p(reference))` summed over the answer's tokens.
 
     Source: Yuan et al. 2024, "Free process rewards without process labels", section 3.
@@ -201,7 +234,7 @@ class LogRatioHead:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ConfidenceHead:
+class ConfidenceHead(HeadKind):
     """No head: how sure the language model is of the answer's own tokens (`models.confidence`)."""
 
     kind: Literal["confidence"] = "confidence"
@@ -217,7 +250,7 @@ class ConfidenceHead:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TokenHead:
+class TokenHead(HeadKind):
     """A linear layer on the log-probabilities of the step's own tokens and on the hidden state at its end: `weight` [classes, 4 + hidden], `bias` [classes].
 
     The first four inputs are `token_head.token_features`; the token that is read, of the mark, is not among the step's. An outcome model reads the tokens of the whole answer.
@@ -226,6 +259,11 @@ class TokenHead:
     kind: Literal["tokens"] = "tokens"
     weight: str = "score.weight"
     bias: str = "score.bias"
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """See `HeadKind.names`."""
+        return {"weight": self.weight, "bias": self.bias}
 
 
 Head = LinearHead | MlpHead | EnsembleHead | VocabHead | LogRatioHead | ConfidenceHead | TokenHead

@@ -1,3 +1,5 @@
+from stepmark.rl.adapters.any_trainer import TurnRewards as TurnRewards
+from stepmark.rl.adapters.any_trainer import turn_rewards as turn_rewards
 from stepmark.rl.adapters.completions import advantages as advantages
 from stepmark.rl.adapters.completions import rate as rate
 from stepmark.rl.batch import Batch as Batch

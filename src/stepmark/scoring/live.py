@@ -21,7 +21,7 @@ from stepmark.data.traces import chat_rows
 from stepmark.errors import InputError, TooLongError, UsageError
 from stepmark.models.prm import PRM
 from stepmark.models.watch import Feedback, Growing, TurnJudge
-from stepmark.records import Problem, Refusal, Solution, Step
+from stepmark.records import MessageSpan, Problem, Refusal, Solution, Step
 from stepmark.verifiers.checks import check_names, check_solution
 
 LONGEST = 2000
@@ -340,17 +340,40 @@ class LiveScores:
                 known.first = len(known.steps) - len(before) // 2
 
     def _question(self, problem: Problem) -> Problem:
-        return replace(problem, text=self._short(problem.text))
+        cut = _Cut(problem.text, self._longest)
+        return replace(problem, text=cut.text, messages=cut.moved(problem.messages))
 
     def _shortened(self, step: Step) -> Step:
-        return replace(step, observation=self._short(step.observation))
+        cut = _Cut(step.observation, self._longest)
+        return replace(
+            step, observation=cut.text, messages=cut.moved(step.messages, len(step.lead) + len(step.text))
+        )
 
-    def _short(self, text: str) -> str:
-        limit = self._longest
-        if len(text) <= limit:
-            return text
-        head, tail = text[: limit - limit // 2], text[len(text) - limit // 2 :]
-        return f"{head}[… {len(text) - limit:,} characters …]{tail}"
+
+class _Cut:
+    """A text whose middle is left out where it is longer than `longest`."""
+
+    def __init__(self, text: str, longest: int) -> None:
+        left_out = max(0, len(text) - longest)
+        self._head, self._tail = longest - longest // 2, len(text) - longest // 2
+        self._mark = f"[… {left_out:,} characters …]" if left_out else ""
+        self.text = f"{text[: self._head]}{self._mark}{text[self._tail :]}" if left_out else text
+
+    def moved(self, spans: Sequence[MessageSpan], before: int = 0) -> tuple[MessageSpan, ...]:
+        """Spans of a text in which so many characters stand before this one."""
+        if not self._mark:
+            return tuple(spans)
+        mark = self._head + len(self._mark)
+
+        def place(at: int, inside: int) -> int:
+            own = at - before
+            if own > self._head:
+                own = inside if own < self._tail else own - self._tail + mark
+            return before + own
+
+        return tuple(
+            replace(span, start=place(span.start, self._head), end=place(span.end, mark)) for span in spans
+        )
 
 
 def conversations(rows: Sequence[Row], reasoning: Reasoning = "keep") -> Iterator[SolutionRow | InputError]:

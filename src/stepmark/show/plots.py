@@ -134,9 +134,6 @@ class Reliability:
 
 Plot = Lines | Bars | Reliability
 
-_MOST = 6
-"""Series that a sentence names one by one."""
-
 
 def exact(value: float) -> str:
     """A number with up to five significant digits: the most that a figure of an evaluation is worth."""
@@ -187,24 +184,18 @@ def span(value: float | None, low: float | None, high: float | None) -> str:
 
 
 def words(plot: Plot) -> str:
-    """One sentence: what the picture is, and the range of each of its first series."""
-    match plot:
-        case Lines():
-            kind = f"Lines of {plot.y_label} over {plot.x_label}"
-            parts = [_line_words(series) for series in plot.series]
-            parts += [f"{mark.name} at {exact(mark.x)}" for mark in plot.marks]
-        case Bars():
-            kind = f"Bars of {plot.y_label} for {amount(len(plot.labels), 'label')}"
-            parts = [_line_words(series) for series in plot.series]
-        case Reliability():
-            kind = f"Reliability diagram: {plot.y_label} over {plot.x_label}"
-            parts = [
-                f"{amount(sum(item.count for item in plot.bins), 'item')} in {amount(len(plot.bins), 'bin')}"
-            ]
-        case _:
-            assert_never(plot)
-    more = "" if len(parts) <= _MOST else f"; and {len(parts) - _MOST} more"
-    return f"{plot.title}. {kind}: {'; '.join(parts[:_MOST])}{more}."
+    """What the picture is, in a sentence; its numbers stand in the table beside it."""
+    if isinstance(plot, Reliability):
+        return (
+            f"{plot.title}. Reliability diagram of {amount(sum(item.count for item in plot.bins), 'item')}."
+        )
+    kind = (
+        f"Lines of {plot.y_label} over {plot.x_label}"
+        if isinstance(plot, Lines)
+        else f"Bars of {plot.y_label} for {amount(len(plot.labels), 'label')}"
+    )
+    names = ", ".join(series.name for series in plot.series if series.name)
+    return f"{plot.title}. {kind}{f': {names}' if names else ''}."
 
 
 def numbers(plot: Plot) -> Table:
@@ -244,18 +235,6 @@ def numbers(plot: Plot) -> Table:
 
 def _place(x: float | str) -> str:
     return x if isinstance(x, str) else exact(x)
-
-
-def _range(values: Iterable[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    if not known:
-        return "no value is known"
-    return f"from {exact(min(known))} to {exact(max(known))}"
-
-
-def _line_words(series: Series) -> str:
-    parts = exact(series.y[0]) if len(series.y) == 1 and series.y[0] is not None else _range(series.y)
-    return f"{series.name} {parts}" if series.name else parts
 
 
 def _cells(series: Series) -> list[str]:

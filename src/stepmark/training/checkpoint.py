@@ -42,8 +42,6 @@ from stepmark.models.spec import (
     PieceLayout,
     Readout,
     ScoringSpec,
-    TokenHead,
-    VocabHead,
 )
 from stepmark.store import naming
 from stepmark.training.net import Net
@@ -167,11 +165,7 @@ def layout_of(spec: ScoringSpec | None, base: Path) -> WholeLayout:
     from transformers import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
 
     form, kind = None if spec is None else spec.readout.head, read_config(base).get("model_type")
-    if (
-        spec is None
-        or form is None
-        or isinstance(form, ConfidenceHead | LogRatioHead | TokenHead | VocabHead)
-    ):
+    if spec is None or form is None or not form.on_state:
         return "causal-lm"
     if kind == "qwen2" and (isinstance(form, MlpHead) or _fits_vllm(spec)):
         return "qwen2-prm"
@@ -199,8 +193,7 @@ def in_layout(
     """The readout and the head's tensors under the names, and in the form, of the layout."""
     form = readout.head
     if isinstance(form, MlpHead):
-        names = [f"{layer}.{part}" for layer in (0, 2) for part in ("weight", "bias")]
-        built_head = {f"score.{name}": _tensor(head, f"{form.prefix}.{name}") for name in names}
+        built_head = {f"score.{part}": _tensor(head, name) for part, name in form.names.items()}
         middle, hidden = built_head["score.0.weight"].shape
         if middle != hidden:
             raise UsageError(
@@ -471,12 +464,7 @@ def _config(
 
 def head_names(net: Net) -> dict[str, str]:
     """The head's parameters, and what they are called in a checkpoint; none for heads that are rows of the language model."""
-    head = net.spec.readout.head if isinstance(net.spec, ScoringSpec) else None
-    if isinstance(head, LinearHead | TokenHead):
-        return {"weight": head.weight} | ({"bias": head.bias} if head.bias is not None else {})
-    if isinstance(head, MlpHead):
-        return {name: f"{head.prefix}.{name}" for name, _ in net.head.named_parameters()}
-    return {}
+    return dict(net.spec.readout.head.names) if isinstance(net.spec, ScoringSpec) else {}
 
 
 def head_tensors(net: Net) -> dict[str, Tensor]:

@@ -23,7 +23,7 @@ from stepmark.models.identity import checkpoint_fingerprint
 from stepmark.models.lazy import note_idle
 from stepmark.models.load import load_prm
 from stepmark.models.places import BUILT_IN_BASE, default_folder, find_checkpoint, folder_of
-from stepmark.models.spec import NOTE_FILE, SPEC_FILE, LinearHead, MlpHead, ScoringSpec, read_spec
+from stepmark.models.spec import NOTE_FILE, SPEC_FILE, ScoringSpec, read_spec
 from stepmark.records import CheckName, StepScores
 from stepmark.show.text import amount
 from stepmark.store import atomic_write
@@ -332,7 +332,7 @@ def _check_spec(recipe: Recipe, base: Path, spec: ScoringSpec | CriticSpec) -> N
         layout_of(spec, base)
     if settings.shard:
         check_launched()
-        own_head = isinstance(spec, ScoringSpec) and isinstance(spec.readout.head, LinearHead | MlpHead)
+        own_head = isinstance(spec, ScoringSpec) and spec.readout.head.on_state
         if not own_head or (isinstance(objective, StepObjective) and objective.language_weight > 0):
             raise UsageError(
                 f"`shard`: {objective.name} reads the language-model head, which is not shared out; take an objective with a head of its own and "

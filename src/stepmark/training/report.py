@@ -16,10 +16,7 @@ from typing import Any
 from stepmark.metrics.intervals import Interval
 from stepmark.models.spec import (
     ConfidenceHead,
-    EnsembleHead,
-    LinearHead,
     LogRatioHead,
-    MlpHead,
     ScoringSpec,
     TokenHead,
     VocabHead,
@@ -225,7 +222,7 @@ def _kind(spec: ScoringSpec | None) -> str:
         return "an implicit one, read as the log-ratio of itself and a reference"
     if isinstance(head, ConfidenceHead):
         return "the policy itself, read as how sure it is of its tokens"
-    if isinstance(head, LinearHead | MlpHead | EnsembleHead | TokenHead):
+    if not isinstance(head, VocabHead):
         labels = "one logit" if readout.activation == "sigmoid" else "several logits"
         if readout.activation in ("softmax", "margin"):
             labels = "two labels" if readout.neutral is None else "three labels"

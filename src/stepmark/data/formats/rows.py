@@ -45,6 +45,8 @@ class LabelledRow:
     line it leaves. Use `own` to count or to train on judgements."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """What else is known, as JSON; `from` is the row's first source as NAME:LINE, `format` that source's format."""
+    graded: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+    """The row that grading wrote, with its scores; None for one that it did not write."""
     messages: Sequence[Mapping[str, Any]] | None = field(default=None, compare=False, repr=False)
     """The chat messages that it was read from; None for no conversation, and where `reasoning` leaves a part out."""
 

@@ -88,6 +88,14 @@ def join_calls(chat: Chat, calls: Sequence[Call], expected: str, field: str = ""
             add(message)
 
 
+def with_id(messages: Sequence[dict[str, Any]], id: object) -> Sequence[dict[str, Any]]:
+    """The messages that a call wrote, each with the id of the call."""
+    for message in messages:
+        if isinstance(id, str) and id and message["role"] == "assistant":
+            message["id"] = id
+    return messages
+
+
 def in_order(events: Sequence[Object], id_: str, time: Callable[[Object], Any]) -> list[Object]:
     """Logged calls in the order of time, each id once."""
     return sorted({event.get(id_) or id(event): event for event in events}.values(), key=time)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stepmark.data.messages import Chat, Object, text_or_none
-from stepmark.data.traces.base import Call, has, in_order, join_calls, logged_messages
+from stepmark.data.traces.base import Call, has, in_order, join_calls, logged_messages, with_id
 
 ABOUT = "traces of Langfuse with observations, or observations"
 
@@ -30,6 +30,6 @@ def read(chat: Chat, events: Sequence[Object]) -> None:
         if observation.get("type") == "GENERATION" and observation.get("output") not in (None, "", [], {}):
             prompt = logged_messages(chat, observation.get("input"), "input")
             reply = logged_messages(chat, observation.get("output"), "output")
-            calls.append((prompt, reply))
+            calls.append((prompt, with_id(reply, observation.get("id"))))
             chat.facts["source"] = text_or_none(observation.get("model"))
     join_calls(chat, calls, "an observation of the type GENERATION with an output", "observations")

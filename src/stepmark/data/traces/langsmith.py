@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stepmark.data.messages import Chat, Object, object_or_empty, text_or_none
-from stepmark.data.traces.base import Call, has, in_order, join_calls, logged_messages, message_key
+from stepmark.data.traces.base import Call, has, in_order, join_calls, logged_messages, message_key, with_id
 
 ABOUT = "runs of LangSmith"
 sniff = has("run_type", "inputs")
@@ -38,8 +38,10 @@ def read(chat: Chat, events: Sequence[Object]) -> None:
         if not models:  # a chain's outputs repeat its inputs
             repeated = [*map(message_key, reply)][: len(prompt)] == [*map(message_key, prompt)]
             reply = reply[len(prompt) :] if repeated else reply
-        calls.append((prompt, reply))
+        calls.append((prompt, with_id(reply, run.get("id"))))
         chat.facts["source"] = text_or_none(metadata.get("ls_model_name"))
+        if text_or_none(run.get("session_id")):  # the project
+            chat.facts["meta"] = {"session_id": run["session_id"]}
     join_calls(
         chat, calls, "a run whose run_type is 'llm', or a root with messages, that has outputs", "run_type"
     )

@@ -16,7 +16,7 @@ from typing import Any
 from stepmark.data.conversations import ChatMessage
 from stepmark.data.formats.rows import LabelledRow, Writing, conversation
 from stepmark.data.messages import Chat, Object, loaded, text_or_none
-from stepmark.data.traces.base import Call, has, in_order, join_calls, logged_messages, message_key
+from stepmark.data.traces.base import Call, has, in_order, join_calls, logged_messages, message_key, with_id
 
 ABOUT = "OpenTelemetry GenAI spans: OTLP JSON"
 sniff = has("resourceSpans")
@@ -51,7 +51,7 @@ def read(chat: Chat, events: Sequence[Object]) -> None:
             call = _numbered_call(chat, attributes, speaker)
         else:
             continue
-        calls.append(call)
+        calls.append((call[0], with_id(call[1], span.get("spanId"))))
         chat.facts["source"] = text_or_none(
             attributes.get("gen_ai.response.model", attributes.get("gen_ai.request.model"))
         )

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from stepmark.errors import UsageError
 from stepmark.models.generative import CriticSpec
-from stepmark.models.heads import TOKEN_FEATURES
+from stepmark.models.heads import new_head
 from stepmark.models.spec import Layout, LinearHead, Readout, ScoringSpec, TokenHead
 from stepmark.models.tree import Ints
 from stepmark.settings import settings
@@ -78,15 +78,6 @@ def right_tokens(item: TrainingItem, row: TreeRow) -> Ints:
             break
         end = int(item.tree.depths[item.reads[place]])
     return row.path[row.answer : end + 1] if end >= 0 else np.empty(0, dtype=np.int64)
-
-
-def linear_head(net: Net, classes: int, *, bias: bool = True) -> torch.nn.Linear:
-    """A linear layer that begins at zero: every class equally likely."""
-    features = TOKEN_FEATURES if net.reads_tokens else 0
-    layer = torch.nn.Linear(features + net.hidden_size, classes, bias=bias)
-    for parameter in layer.parameters():
-        torch.nn.init.zeros_(parameter)
-    return layer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,8 +207,8 @@ class StepObjective(ABC):
         return replace(readout, head=TokenHead())
 
     def head(self, net: Net) -> torch.nn.Module:
-        """A linear layer that begins at zero: every class equally likely."""
-        return linear_head(net, self.readout.classes or 1)
+        """A new head of the readout's kind: every class equally likely."""
+        return new_head(self._readout.head, net.hidden_size, self.readout.classes or 1)
 
     @property
     def axes(self) -> tuple[str, ...]:

@@ -13,22 +13,21 @@ from torch import Tensor
 from stepmark.errors import UsageError
 from stepmark.models.families import FAMILIES
 from stepmark.models.generative import GENERATIVE
+from stepmark.models.heads import new_head
 from stepmark.models.spec import (
     ConfidenceHead,
     EnsembleHead,
     Layout,
-    LinearHead,
     LogRatioHead,
-    MlpHead,
     Readout,
     ScoringSpec,
-    TokenHead,
+    VocabHead,
 )
 from stepmark.registry import unknown_name
 from stepmark.settings import settings
 from stepmark.training.examples import Example, Target
 from stepmark.training.net import Net
-from stepmark.training.objectives.base import Objective, StepObjective, linear_head
+from stepmark.training.objectives.base import Objective, StepObjective
 from stepmark.training.objectives.generative import Generative
 from stepmark.training.objectives.implicit import ImplicitCrossEntropy, ImplicitDPO
 from stepmark.training.objectives.steps import (
@@ -37,7 +36,6 @@ from stepmark.training.objectives.steps import (
     SeveralLabels,
     ThreeClass,
     VocabRows,
-    mlp_head,
 )
 
 
@@ -83,14 +81,9 @@ class OnHead(StepObjective):
     def head(self, net: Net) -> torch.nn.Module:
         """A new head of the form, which begins at zero; or rows of the language model."""
         form, classes = self.target.readout.head, self.target.readout.classes
-        if isinstance(form, MlpHead):
-            return mlp_head(net)
-        if isinstance(form, LinearHead):
-            return linear_head(net, classes or 1, bias=form.bias is not None)
-        assert not isinstance(form, ConfidenceHead | EnsembleHead | LogRatioHead | TokenHead), (
-            "refused before"
-        )
-        return VocabRows(net, form.candidates, whole=False)
+        if isinstance(form, VocabHead):
+            return VocabRows(net, form.candidates, whole=False)
+        return new_head(form, net.hidden_size, classes or 1)
 
     def fits(self, target: Target, example: Example) -> bool:
         """As the objective has it."""

@@ -17,15 +17,9 @@ from stepmark.records import DEFAULT_AXIS
 from stepmark.settings import settings
 from stepmark.training.examples import Example, Target, known_value
 from stepmark.training.net import Net
-from stepmark.training.objectives.base import StepObjective, linear_head
+from stepmark.training.objectives.base import StepObjective
 
 Above = Annotated[float, Field(ge=0, lt=1)]
-
-
-def mlp_head(net: Net) -> torch.nn.Module:
-    """Linear, ReLU, linear, two classes: the head of `Qwen2ForProcessRewardModel`; the last layer begins at zero."""
-    last = linear_head(net, 2)
-    return torch.nn.Sequential(torch.nn.Linear(net.hidden_size, net.hidden_size), torch.nn.ReLU(), last)
 
 
 def _values(targets: Sequence[Target], like: Tensor) -> Tensor:
@@ -66,10 +60,6 @@ class CrossEntropy(StepObjective):
         """Two logits, through a softmax."""
         head = MlpHead() if self.kind == "mlp" else LinearHead()
         return Readout(head=head, activation="softmax", good=1)
-
-    def head(self, net: Net) -> torch.nn.Module:
-        """Two units, after a hidden layer where `kind` says so."""
-        return mlp_head(net) if self.kind == "mlp" else linear_head(net, 2)
 
     def loss_of(self, logits: Tensor, targets: Sequence[Target]) -> Tensor:
         """Cross-entropy."""
