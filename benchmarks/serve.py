@@ -11,7 +11,7 @@ Clients ask without pause (`serve_load`), the same requests of every server, dra
 candidates of shared problems; and `separate` at 16 clients, where every solution is of a problem of its own, so that what is gained there is batching alone. Scores of all servers are
 compared. `tokens_computed_over_distinct` holds the server's own counter against a count of distinct prefixes made here, of all requests that were sent.
 
-`--keep FILE` writes each turn down when it is done, and does not repeat those that the file has. `--docs` writes the tables to `docs/serve-figures.md`.
+`--keep FILE` writes each turn down when it is done, and does not repeat those that the file has. `--docs` writes the tables to `docs/serve.md#load`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ AIMS = {"speedup_over_naive": 5.0, "tokens_computed_over_distinct": 1.05}
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 NAMES = {"ours": "`stepmark serve`", "naive": "naive", "vllm": "vLLM"}
 Row = Mapping[str, Any]
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "serve-figures.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "serve.md"
 SHARED: tuple[Workload, ...] = ("search", "bulk")
 CLIENTS = (16, 64)
 SEPARATE_AT = 16
@@ -484,7 +484,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--keep", type=Path, metavar="FILE", help="write turns down, and do not repeat those that are there"
     )
-    parser.add_argument("--docs", action="store_true", help="write the tables to docs/serve-figures.md")
+    parser.add_argument("--docs", action="store_true", help="write the tables to docs/serve.md#load")
     options = parser.parse_args(argv)
     options.seconds = options.seconds or (6.0 if options.quick else 20.0)
     options.warm = 1.0 if options.quick else 3.0

@@ -215,7 +215,7 @@ def page(
         )
         + ". Every figure is the expectation over subsets of N; in brackets 95 % bootstrap intervals over problems, paired where two "
         "choices are compared. For your own solutions and PRM: "
-        "[`stepmark evaluate best-of-n`](best-of-n.md).",
+        "[`stepmark evaluate best-of-n`](evaluate.md#best-of-n).",
         "",
     ]
     head = ["%", *(SETS[name][0] for name in measurements)]

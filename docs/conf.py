@@ -29,7 +29,6 @@ html_static_path = ["_static"]
 html_css_files = ["pages.css"]
 html_logo = "_static/logo.svg"
 html_favicon = "_static/logo.svg"
-html_extra_path = ["llms.txt"]
 # The one that furo takes by itself underlines the names of modules, as if they were links.
 pygments_dark_style = "github-dark"
 # Curly quotes, but never a dash for the two hyphens of a flag.
@@ -42,6 +41,14 @@ autodoc_typehints = "description"
 autodoc_member_order = "bysource"
 # Names of records and of standard types stand in docstrings as plain code.
 nitpicky = False
+
+
+SUMMARY = (
+    "Process reward models (PRMs) in Python and on the command line: cut solutions into steps, label steps, train graders, grade, "
+    "search, train policies, evaluate, serve. `import stepmark` has `load_prm`, `grade`, `label`, `train`, `search`, `train_policy`, "
+    "`evaluate`, `sample`, `convert`, `split`, `serve`; the command `stepmark` has the same tasks, and `stepmark COMMAND --help` lists "
+    "all settings. Rows are JSON lines with `problem` and `steps` or `solution`. Apache-2.0, Python 3.11+."
+)
 
 
 class NotebookParser(MystParser):
@@ -114,8 +121,21 @@ def generated(app: Sphinx, name: str, source: list[str]) -> None:
     source[0] = source[0].replace(".. step benchmarks", "\n".join(places))
 
 
+def list_pages(app: Sphinx, exception: Exception | None) -> None:
+    """Write llms.txt, the list of pages for language models, from the table of contents."""
+    if exception is not None or app.builder.format != "html":
+        return
+    lines = ["# stepmark", "", f"> {SUMMARY}"]
+    index = Path(app.srcdir, "index.md").read_text(encoding="utf-8")
+    for caption, pages in re.findall(r':caption: "(.+)"\n\n(.*?)```', index, re.S):
+        lines += ["", f"## {caption}", ""]
+        lines += [f"- [{app.env.titles[page].astext()}]({page}.html)" for page in pages.split()]
+    Path(app.outdir, "llms.txt").write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+
 def setup(app: Sphinx) -> None:
     """Add what is ours to Sphinx."""
+    app.connect("build-finished", list_pages)
     app.connect("source-read", generated)
     # Before napoleon, which has the priority 500.
     app.connect("autodoc-process-docstring", whole_sentences, priority=400)

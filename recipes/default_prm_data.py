@@ -16,7 +16,7 @@ threshold (`threshold.jsonl`), or best-of-N alone (`best_of_n.txt`).
 --taught: `taught.jsonl` of default_prm_teacher.py; candidates of these problems choose no threshold and are in no best-of-N figure.
 --benchmark, --test: problems that nothing is trained on; those of --test may stand among the candidates.
 
-`docs/exact.md` describes the rows, `docs/default-prm.md` the sources, the noise of the labels and the results.
+`docs/label.md#errors-put-in-on-purpose` describes the rows, `docs/default-prm.md` the sources, the noise of the labels and the results.
 """
 
 # ruff: noqa: T201

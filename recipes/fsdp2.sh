@@ -5,7 +5,7 @@
 #
 # LABELS is a file of labelled solutions (`stepmark label`, `stepmark convert`) or a data set's name; OUT the checkpoint's folder. Killed, the same line with as many processes goes on.
 #
-# Needs: GPUS of one machine that together hold 16 bytes a weight and activations (8 of 80 GB: 7B with room; docs/training-settings.md has the sum), main memory for the base once a
+# Needs: GPUS of one machine that together hold 16 bytes a weight and activations (8 of 80 GB: 7B with room; docs/training.md#settings has the sum), main memory for the base once a
 # process, `pip install 'stepmark[train]'`. Not for objectives that read the language-model head (target-tokens, implicit-*, generative) nor with language_weight.
 #
 # BASE: the model (default: Qwen/Qwen2.5-Math-7B). TOKENS: distinct tokens a pass (8192). ROWS: rows a step, over all processes (64).

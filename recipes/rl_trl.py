@@ -5,7 +5,7 @@
 
 Needs: `pip install trl==1.16.0 'stepmark[local]'`, and GPUs for models that are worth training: weights, gradients and the states of AdamW are 16 bytes
 a weight, 25 GB for 1.5B, and each process holds the PRM as well (15 GB of a 7B one), unless `--prm http://…` names a server. Problems are JSON lines
-with `problem` and `answer`. With `--cpu` and a tiny policy it runs anywhere; the tests run it so. What the adapter does: `docs/rl-adapters.md`.
+with `problem` and `answer`. With `--cpu` and a tiny policy it runs anywhere; the tests run it so. What the adapter does: `docs/rl.md#inside-other-trainers`.
 """
 
 # ruff: noqa: T201

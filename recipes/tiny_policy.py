@@ -3,7 +3,7 @@
     python recipes/tiny_policy.py train OUT         make the weights anew
     python recipes/tiny_policy.py measure [POLICY]  solve rate, majority vote and pass@8 on held-out problems
 
-Both are functions of their seeds. `docs/arithmetic-world.md` says what came out.
+Both are functions of their seeds. `docs/sample.md#the-arithmetic-world` says what came out.
 """
 
 # ruff: noqa: T201

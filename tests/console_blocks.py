@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _BLOCK = re.compile(
-    r"^(?:<!-- (?P<mark>file: (?P<name>\S+)|not run) -->\n)?```(?P<language>[\w-]*)\n(?P<body>.*?)^```$",
+    r"^(?:<!-- (?P<mark>file: (?P<name>\S+)|not run) -->\n)?```(?P<language>[^\n]*)\n(?P<body>.*?)^```$",
     re.M | re.S,
 )
 

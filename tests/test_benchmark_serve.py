@@ -219,7 +219,7 @@ def test_figures_by_hand():
 def test_the_page_has_the_tables_in_their_place():
     rows = [row("ours", solutions=300), row("naive", latencies=[12.0], errors={"504": 2})]
     figures = serve.figures_of(rows)
-    text = serve.page((ROOT / "docs" / "serve-figures.md").read_text(encoding="utf-8"), rows, figures)
+    text = serve.page((ROOT / "docs" / "serve.md").read_text(encoding="utf-8"), rows, figures)
     assert "to be measured" not in text
     assert "| search | 16 | `stepmark serve` | 30.0 | 2.00x | 510 ms | 1000 ms | 20 ms |" in text
     assert "| search | 16 | naive | 15.0 | 1.00x | 12.0 s | 12.0 s | 20 ms |" in text

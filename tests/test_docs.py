@@ -7,6 +7,8 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 _FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.M | re.S)
+_PRINTED = re.compile(r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.M | re.S)
+"""A block that is run, and what it prints where the next block shows that."""
 _SHOWN_PYTHON = re.compile(r"^```(?:python|\{code-block\} python)[^\n]*\n(.*?)^```$", re.M | re.S)
 _ADAPTERS = {f"stepmark.rl.adapters.{name}" for name in ("trl", "skyrl", "verifiers")} | {
     "stepmark.integrations.inspect_ai"
@@ -52,7 +56,7 @@ def test_python_blocks_run_top_to_bottom(page: Path, tmp_path: Path, monkeypatch
     blocks = _blocks(page, "python")
     if not blocks:
         pytest.skip("no Python on this page")
-    if page.stem == "code-verifier":
+    if any('load_verifier("code"' in block for block in blocks):
         try:
             CodeVerifier().close()
         except UsageError:
@@ -63,8 +67,12 @@ def test_python_blocks_run_top_to_bottom(page: Path, tmp_path: Path, monkeypatch
     before = set(sys.modules)
     namespace: dict[str, object] = {"__name__": page.stem}
     try:
-        for number, block in enumerate(blocks, start=1):
-            exec(compile(block, f"{page.name}, block {number}", "exec"), namespace)  # noqa: S102
+        for number, (block, shown) in enumerate(_PRINTED.findall(page.read_text("utf-8")), start=1):
+            printed = StringIO()
+            with redirect_stdout(printed):
+                program = compile(block, f"{page.name}, block {number}", "exec", dont_inherit=True)
+                exec(program, namespace)  # noqa: S102
+            assert not shown or printed.getvalue() == shown
     finally:
         for name in set(sys.modules) - before:
             if str(getattr(sys.modules[name], "__file__", None)).startswith(str(tmp_path)):
@@ -202,8 +210,8 @@ def _anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    # The landing page includes README, whose links start elsewhere and are tested there.
-    text = _prose(page) if page.stem != "index" else page.read_text(encoding="utf-8")
+    # These include files whose links start at the root.
+    text = page.read_text(encoding="utf-8") if page.stem in ("index", "changelog") else _prose(page)
     for link in re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'href="([^"]+)"', text):
         if re.match(r"\w+:", link):
             continue

@@ -1,4 +1,4 @@
-"""A checkpoint of TRL's trainer with a separator of its own, read by the file that docs/migrate-trl.md shows."""
+"""A checkpoint of TRL's trainer with a separator of its own, read by the file that docs/migrating.md shows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForTokenClassification, PreTrainedTok
 
 import stepmark
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "migrate-trl.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "migrating.md"
 
 
 def test_the_spec_of_the_page_reads_a_blank_line_as_trl_trained_it(tmp_path):

@@ -193,6 +193,42 @@ def test_steps_without_a_conversation_are_turns(built, critic):
     assert scores == pytest.approx([labels[0] for labels in truth_of(built, messages, None)], abs=1e-5)
 
 
+def test_the_events_of_a_session_bring_its_tools(built, critic):
+    """As OpenHands 1.x stores a session; its SDK gives the client these messages of it."""
+    run = {"name": "run", "arguments": "{}"}
+    events = [
+        {
+            "kind": "SystemPromptEvent",
+            "system_prompt": {"type": "text", "text": "You repair."},
+            "tools": TOOLS,
+        },
+        {"kind": "MessageEvent", "source": "user", "llm_message": {"role": "user", "content": "Fix it."}},
+        {
+            "kind": "ActionEvent",
+            "thought": [{"type": "text", "text": "I look."}],
+            "tool_call_id": "1",
+            "tool_call": run,
+        },
+        {
+            "kind": "ObservationEvent",
+            "tool_call_id": "1",
+            "tool_name": "run",
+            "observation": {"content": "ok"},
+        },
+        {"kind": "MessageEvent", "source": "agent", "llm_message": {"role": "assistant", "content": "Done."}},
+    ]
+    events = [{"id": str(number), "source": "agent", **event} for number, event in enumerate(events)]
+    messages = [
+        {"role": "system", "content": "You repair."},
+        {"role": "user", "content": "Fix it."},
+        {"role": "assistant", "content": "I look."},
+        {"role": "tool", "content": "ok"},
+        {"role": "assistant", "content": "Done."},
+    ]
+    [graded] = grade(events, critic)
+    assert list(graded.scores) == pytest.approx([t[0] for t in truth_of(built, messages, TOOLS)], abs=1e-5)
+
+
 def test_a_watched_conversation_has_the_numbers_of_the_client(built, critic):
     problem, _ = read_messages(MESSAGES)
     watch = critic.watch(problem)

@@ -1,4 +1,4 @@
-"""The configurations of docs/reverse-proxy.md before a label server, and what bounds headers where there is no proxy."""
+"""The configurations of docs/annotate.md#behind-a-reverse-proxy before a label server, and what bounds headers where there is no proxy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from ports import lasting_port
 
-PAGE = (Path(__file__).parent.parent / "docs" / "reverse-proxy.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parent.parent / "docs" / "annotate.md").read_text(encoding="utf-8")
 PATIENCE = 60.0
 LIMIT = 64 << 10
 """Bytes of a header that no configuration takes."""

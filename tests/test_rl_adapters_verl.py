@@ -30,7 +30,7 @@ pytestmark = [
     ),
 ]
 HERE = Path(__file__).resolve().parent
-PAGE = HERE.parent / "docs" / "rl-adapters.md"
+PAGE = HERE.parent / "docs" / "rl.md"
 METHODS = ("grpo", "process-grpo", "min-form", "progress", "rloo")
 
 

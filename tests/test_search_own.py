@@ -154,7 +154,7 @@ def test_settings_that_cannot_be(settings, said):
         ("own_searches:Rollouts", "found Rollouts, which has no search(…)"),
         ("own_searches:NEXT", "found dict, which has no search(…)"),
         ("own_searches:Unwritten", "found Unwritten, which is abstract: it lacks weigh"),
-        ("own_searches:Plain", "found Plain, which is no dataclass. See docs/add-search.md"),
+        ("own_searches:Plain", "found Plain, which is no dataclass. See docs/extending.md"),
         ("own_searches:Apart", "found Apart, which is not derived from Searching"),
         ("own_searches:Breaks", "Breaks() failed: ZeroDivisionError: nothing divided, at "),
         ("own_searches:Needs", "missing 1 required keyword-only argument: 'much'"),

@@ -68,7 +68,7 @@ def test_flags_become_settings(monkeypatch):
 
 
 def test_the_page_names_every_flag_and_every_error_with_its_status():
-    page = (TESTS.parent / "docs" / "serve-reference.md").read_text(encoding="utf-8")
+    page = (TESTS.parent / "docs" / "serve.md").read_text(encoding="utf-8")
     names = [name for name in inspect.signature(serve_command).parameters if name not in _OF_MODELS]
     for name in names:
         assert f"`--{name.replace('_', '-')}`" in page, name

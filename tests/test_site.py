@@ -103,7 +103,7 @@ def test_every_public_name_is_in_the_reference():
 def test_every_labeller_is_in_the_reference():
     from stepmark.labels.methods import METHODS
 
-    page = (DOCS / "reference-modules.md").read_text(encoding="utf-8")
+    page = (DOCS / "reference.md").read_text(encoding="utf-8")
     for place in METHODS.values():
         assert f".. autoclass:: {place.replace(':', '.')}" in page
 
@@ -111,7 +111,7 @@ def test_every_labeller_is_in_the_reference():
 def test_every_search_is_in_the_reference():
     from stepmark.searches.methods import METHODS
 
-    page = (DOCS / "reference-modules.md").read_text(encoding="utf-8")
+    page = (DOCS / "reference.md").read_text(encoding="utf-8")
     shown = re.findall(r"^\.\. autoclass:: (stepmark\.searches\.\w+)\.(\w+)$", page, re.M)
     assert sorted(getattr(importlib.import_module(module), name).name for module, name in shown) == sorted(
         METHODS

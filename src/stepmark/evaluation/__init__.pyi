@@ -5,6 +5,7 @@ from stepmark.evaluation.best_of_n import BestOfN as BestOfN
 from stepmark.evaluation.calibration import Calibration as Calibration
 from stepmark.evaluation.cases import Case as Case
 from stepmark.evaluation.cases import ratings_until as ratings_until
+from stepmark.evaluation.cases import step_labels as step_labels
 from stepmark.evaluation.cases import unique as unique
 from stepmark.evaluation.comparison import compare as compare
 from stepmark.evaluation.disagreement import Disagreement as Disagreement

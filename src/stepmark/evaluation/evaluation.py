@@ -392,7 +392,7 @@ EVALUATIONS = Registry(
     call="items",
     base=lambda: Evaluation,
     wanted="a class that is a frozen dataclass derived from stepmark.evaluation.Evaluation, with a name, items(sheet) and statistic(items)",
-    page="add-benchmark.md",
+    page="extending.md",
 )
 """The library's evaluations. A step benchmark is added by its file in `benchmarks/`, any other evaluation here."""
 

@@ -33,7 +33,7 @@ METHODS = Registry(
     },
     call="label",
     wanted="a class, or a function whose call gives one, that is a frozen dataclass of its settings with a name and async label(solution, policy, verifier)",
-    page="add-labeller.md",
+    page="extending.md",
 )
 """The library's labellers. To add one: a module with its class, which says what it needs (`LabellerNeeds`), and a line here."""
 

@@ -12,7 +12,7 @@ what the vocabulary's logits take in float32. Measured with 16 prompts of 1,016 
 
 The cache holds the keys and values that later passes need, at most those of one pass and a path, and a copy while its pool grows. Of the scores of attention, a piece of
 `queries` (128 on a CPU, 512 on CUDA) is there at a time. Measured on a CPU, the peak of
-the process was 0.81 (plain), 1.03 (int8) and 1.18 (int4) of the estimate with `PROCESS` at 1.5B, and 0.90, 0.94 and 0.91 at 7B (docs/memory.md).
+the process was 0.81 (plain), 1.03 (int8) and 1.18 (int4) of the estimate with `PROCESS` at 1.5B, and 0.90, 0.94 and 0.91 at 7B (docs/scale.md#memory).
 """
 
 from __future__ import annotations

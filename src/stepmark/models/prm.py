@@ -404,7 +404,7 @@ def identity_of(prm: PRM) -> str:
         raise UsageError(
             f"{prm.name}: a {type(prm).__name__} has no identity, a text that changes whenever its scores would, so that scores of "
             "two models never come under one name. Add the property `identity`; a PRM of fixed rules may return its name "
-            "(docs/add-prm.md)"
+            "(docs/extending.md)"
         )
     return identity
 

@@ -29,7 +29,7 @@ METHODS = Registry(
     base=lambda: Searching,
     wanted="a class, or a function whose call gives one, that is a frozen dataclass derived from stepmark.searches.base.Searching (or "
     "Choosing, Expanding) with a name and `async def search(problem, policy, prm, verifier)`",
-    page="add-search.md",
+    page="extending.md",
     decided={
         "grading": "`aggregate` and the PRM",
         "budget": "`budget`, of an evaluation `budgets`",

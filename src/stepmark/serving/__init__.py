@@ -1,1 +1,1 @@
-"""`stepmark serve`: one PRM for many clients, over HTTP. `docs/engine.md` says how a request is computed."""
+"""`stepmark serve`: one PRM for many clients, over HTTP. `docs/scale.md#prefixes-are-computed-once` says how a request is computed."""

@@ -23,7 +23,7 @@ TYPES: dict[str, int] = {
     "unavailable": 503,
     "deadline": 504,
 }
-"""Every `type` of an error, and its status; docs/serve-reference.md says when. `invalid_request`, `marker_in_text` and `too_long` also stand in
+"""Every `type` of an error, and its status; docs/serve.md#settings-of-the-server says when. `invalid_request`, `marker_in_text` and `too_long` also stand in
 single results."""
 
 

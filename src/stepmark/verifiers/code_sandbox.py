@@ -1,7 +1,7 @@
 """The sandbox of the code verifier: how a program and its tests are started in one, watched and ended.
 
 `bubblewrap` is a sandbox: namespaces for processes, network, mounts and IPC, and a file system that holds the interpreter only.
-`unsafe` is none: resource limits and an empty folder. `docs/code-verifier.md` has the table of what each keeps apart.
+`unsafe` is none: resource limits and an empty folder. `docs/verifiers.md#programs` has the table of what each keeps apart.
 """
 
 from __future__ import annotations
