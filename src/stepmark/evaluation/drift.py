@@ -41,7 +41,7 @@ from stepmark.metrics.binary import expected_calibration_error, weighted_auc
 from stepmark.metrics.intervals import Floats, Statistic, shares, weighted_quantiles
 from stepmark.settings import settings
 from stepmark.show.evaluation import Examples, Report, Section
-from stepmark.show.plots import Bars, Lines
+from stepmark.show.plots import Lines
 from stepmark.show.tables import Table
 from stepmark.show.text import amount
 
@@ -296,7 +296,7 @@ class Drift(Evaluation):
                     text="The first row is the reference. A PRM that a policy has learnt to please gives its wrong answers high scores.",
                     items=(
                         *_tables(names, figures, items, warned, percent=percent),
-                        _plot(names, figures, by),
+                        *([_plot(names, figures)] if by == "file" else ()),
                     ),
                 ),
                 Section(title="Examples", items=_examples(sheet, items, names)),
@@ -392,17 +392,14 @@ def _tables(
     return [*([signs_] if signs_.rows else []), parts, changes]
 
 
-def _plot(names: Sequence[str], figures: Figures, by: str) -> Lines | Bars:
+def _plot(names: Sequence[str], figures: Figures) -> Lines:
+    """What becomes of the figures from stage to stage."""
     labels = {"auc": "AUC", "accuracy": "Accuracy of the policy", "wrong_above": "Wrong answers that pass"}
-    axis = tuple(names) if by == "file" else ()  # stages have an order, policies none
     series = tuple(
-        series_of(label, [figures[f"{name}/{what}"] for name in names], x=axis)
+        series_of(label, [figures[f"{name}/{what}"] for name in names], x=tuple(names))
         for what, label in labels.items()
     )
-    title = "Telling right from wrong"
-    if axis:
-        return Lines(title=title, x_label="", y_label="%", series=series)
-    return Bars(title=title, y_label="%", labels=tuple(names), series=series)
+    return Lines(title="Telling right from wrong", x_label="", y_label="%", series=series)
 
 
 def _examples(sheet: Sheet, items: Sequence[Item], names: Sequence[str]) -> tuple[Examples, ...]:

@@ -13,10 +13,9 @@ from stepmark.show.html import template
 from stepmark.show.text import amount, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-    from rich.text import Text
 
 Align = Literal["left", "right"]
 
@@ -116,7 +115,43 @@ def terminal(table: Table) -> RenderableType:
 
     Where the columns do not fit side by side, each row stands as lines of "column: cell".
     """
-    return _Lines(table=table)
+
+    def lines(options: ConsoleOptions) -> RenderResult:
+        from rich import box
+        from rich.table import Table as Grid
+        from rich.text import Text
+
+        def text(content: str, style: str = "") -> Text:
+            # A terminal that cannot show a character gets its escape, not an exception.
+            shown = one_line(content).encode(options.encoding, "backslashreplace").decode(options.encoding)
+            return Text(shown, style=style, overflow="fold")
+
+        if table.title.strip():
+            yield text(table.title, "bold")
+        columns = [[text(cell) for cell in column] for column in zip(table.columns, *table.rows, strict=True)]
+        # A number is not broken: only what stands to the left gives way, down to what can still be read.
+        kept = [
+            min(width, _FOLDED) if side == "left" else width
+            for width, side in zip(
+                (max(cell.cell_len for cell in column) for column in columns), table.alignment, strict=True
+            )
+        ]
+        if sum(kept) + _GAP * (len(kept) - 1) > options.max_width:
+            for row in table.rows:
+                yield text(row[0], "bold")
+                for name, cell in zip(table.columns[1:], row[1:], strict=True):
+                    yield Text("  ").append_text(text(name, "cyan")).append(": ").append_text(text(cell))
+        else:
+            grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold cyan")
+            for name, side in zip(table.columns, table.alignment, strict=True):
+                grid.add_column(text(name), justify=side, no_wrap=side == "right", overflow="fold")
+            for at, row in enumerate(table.rows):
+                grid.add_row(*map(text, row), style="bold" if at == table.marked else None)
+            yield grid
+        if table.note.strip():
+            yield text(table.note)
+
+    return TerminalLines(lines)
 
 
 def printed(renderable: RenderableType, width: int = 180) -> str:
@@ -162,50 +197,14 @@ def interval_text(
     return f"{shown[0]} [{shown[1]}, {shown[2]}]"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Lines:
-    table: Table
+@dataclass(frozen=True, slots=True)
+class TerminalLines:
+    """What rich prints: lines that depend on the console's width and characters."""
+
+    lines: Callable[[ConsoleOptions], RenderResult]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich import box
-        from rich.table import Table as Grid
-        from rich.text import Text
-
-        def text(content: str, style: str = "") -> Text:
-            # A terminal that cannot show a character gets its escape, not an exception.
-            shown = one_line(content).encode(options.encoding, "backslashreplace").decode(options.encoding)
-            return Text(shown, style=style, overflow="fold")
-
-        table = self.table
-        if table.title.strip():
-            yield text(table.title, "bold")
-        columns = [[text(cell) for cell in column] for column in zip(table.columns, *table.rows, strict=True)]
-        # A number is not broken: only what stands to the left gives way, down to what can still be read.
-        kept = [
-            min(width, _FOLDED) if side == "left" else width
-            for width, side in zip(
-                (max(cell.cell_len for cell in column) for column in columns), table.alignment, strict=True
-            )
-        ]
-        if sum(kept) + _GAP * (len(kept) - 1) > options.max_width:
-            yield from self._stacked(text)
-        else:
-            grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold cyan")
-            for name, side in zip(table.columns, table.alignment, strict=True):
-                grid.add_column(text(name), justify=side, no_wrap=side == "right", overflow="fold")
-            for at, row in enumerate(table.rows):
-                grid.add_row(*map(text, row), style="bold" if at == table.marked else None)
-            yield grid
-        if table.note.strip():
-            yield text(table.note)
-
-    def _stacked(self, text: Callable[[str, str], Text]) -> Iterator[Text]:
-        from rich.text import Text
-
-        for row in self.table.rows:
-            yield text(row[0], "bold")
-            for name, cell in zip(self.table.columns[1:], row[1:], strict=True):
-                yield Text("  ").append_text(text(name, "cyan")).append(": ").append_text(text(cell, ""))
+        yield from self.lines(options)
 
 
 def _fixed(value: float, digits: int) -> str:

@@ -8,14 +8,14 @@ obeyed: neither control characters nor rich's markup.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stepmark.show import colour
+from stepmark.show.tables import TerminalLines
 from stepmark.show.text import check_solution, first_error_words, number, one_line, visible
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.console import ConsoleOptions, RenderableType, RenderResult
 
 SCORE = 8
 """Columns for a score: as wide as "not read" and "1.23e-05"."""
@@ -59,36 +59,15 @@ def solution_lines(
         ScoreKindError: no such kind.
     """
     check_solution(steps, scores, first_error)
-    return _Lines(
-        problem=problem,
-        steps=tuple(steps),
-        scores=tuple(scores),
-        # A proof outranks a score: what is refuted is red, however high its score.
-        places=tuple(
-            0.0 if (findings or {}).get(at) else colour.position(score, kind, threshold)
-            for at, score in enumerate(scores)
-        ),
-        widths=tuple(colour.extent(score, kind, threshold) for score in scores),
-        first_error=first_error,
-        findings=findings or {},
-        facts=tuple(fact for fact in (title, headline, first_error_words(first_error), outcome) if fact),
-    )
+    proofs = findings or {}
+    # A proof outranks a score: what is refuted is red, however high its score.
+    places = [
+        0.0 if proofs.get(at) else colour.position(score, kind, threshold) for at, score in enumerate(scores)
+    ]
+    widths = [colour.extent(score, kind, threshold) for score in scores]
+    facts = [fact for fact in (title, headline, first_error_words(first_error), outcome) if fact]
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Lines:
-    problem: str
-    steps: tuple[str, ...]
-    scores: tuple[float | None, ...]
-    places: tuple[float | None, ...]
-    """On the colour scale."""
-    widths: tuple[float | None, ...]
-    """Of the bars."""
-    first_error: int | None
-    findings: Mapping[int, Sequence[str]]
-    facts: tuple[str, ...]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def lines(options: ConsoleOptions) -> RenderResult:
         from rich.style import Style
         from rich.table import Table
         from rich.text import Text
@@ -100,8 +79,8 @@ class _Lines:
 
         plain = options.ascii_only
         sign, dot = ("x", " - ") if plain else ("✗", " · ")
-        yield text(visible(self.problem).strip())
-        yield text(dot.join(one_line(fact) for fact in self.facts), "bold")
+        yield text(visible(problem).strip())
+        yield text(dot.join(map(one_line, facts)), "bold")
         narrow = options.max_width < _NARROW
         table = Table.grid(expand=True, padding=(0, 1, 0, 0))
         for columns in (2,) if narrow else (3, SCORE):
@@ -109,8 +88,7 @@ class _Lines:
         if not narrow:
             table.add_column(width=BAR, no_wrap=True)
         table.add_column(ratio=1)
-        rows = zip(self.steps, self.scores, self.places, self.widths, strict=True)
-        for at, (step, score, place, width) in enumerate(rows):
+        for at, (step, score, place, width) in enumerate(zip(steps, scores, places, widths, strict=True)):
             shade = colour.shade(place, "dark")
             ink, tint = colour.hexa(colour.INK["dark"]), colour.hexa(shade.tint)
             bar = text(meter(width, plain=plain), Style(color=colour.hexa(shade.strong)))
@@ -118,14 +96,16 @@ class _Lines:
             body = text("")
             if narrow:
                 body.append_text(shown).append(" ").append_text(bar).append("\n")
-            if at == self.first_error:
+            if at == first_error:
                 body.append_text(text(f"{sign} first error\n", Style(bold=True)))
             body.append_text(text(visible(step)))
-            for finding in self.findings.get(at, ()):
+            for finding in proofs.get(at, ()):
                 body.append_text(text(f"\n{sign} {one_line(finding)}", Style(bold=True)))
             cells = [body] if narrow else [shown, bar, body]
             table.add_row(text(str(at + 1)), *cells, style=Style(color=ink, bgcolor=tint))
         yield table
+
+    return TerminalLines(lines)
 
 
 def meter(width: float | None, *, plain: bool) -> str:
