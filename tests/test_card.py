@@ -140,4 +140,7 @@ def test_the_code_of_a_card_runs(monkeypatch):
     prm = stepmark.ScriptedPRM(lambda problem, steps: asked.append(steps[-1]) or 0.9)
     monkeypatch.setattr(stepmark, "load_prm", lambda folder: prm)
     exec(code, {})  # noqa: S102 - our own text
-    assert asked == ["12 * 8 = 96 rolls are baked.", "96 - 70 = 26 rolls are left."]
+    assert asked == [
+        "First, we find the total number of rolls: 12 * 8 = 96 rolls.",
+        "After selling 70 rolls, 96 - 70 = 26 rolls remain.",
+    ]

@@ -52,17 +52,17 @@ def test_the_card_tells_the_figures_that_the_calibration_holds() -> None:
     spec = json.loads((default_folder() / "stepmark.json").read_text(encoding="utf-8"))
     card = (default_folder() / "README.md").read_text(encoding="utf-8")
     assert f"Threshold {spec['threshold']:g}" in card
-    assert f"{calibration['steps']:,} steps" in card
-    held = calibration["first_errors"]
-    assert f"the F1 is {100 * held['f1']:.1f} at {held['threshold']:g}" in card
-    outcomes = calibration["outcome_samples"]
-    assert outcomes["threshold"] == spec["threshold"]
-    assert (
-        f"{outcomes['samples']:,} samples of 16 models on {outcomes['problems']} GSM8K test problems" in card
-    )
-    assert (
-        f"{100 * outcomes['wrong_found']:.1f} %" in card and f"{100 * outcomes['right_clean']:.1f} %" in card
-    )
+    assert f"{calibration['steps']:,} steps of {calibration['solutions']} held-out solutions" in card
+    chosen = calibration["threshold_chosen"]
+    assert chosen["threshold"] == spec["threshold"]
+    low, high = chosen["interval"]
+    assert f"95 % interval {low:g} to {high:g}" in card
+    samples, labelled = chosen["samples"], chosen["labelled"]
+    assert f"{samples['solutions']} samples of 16 models on {samples['problems']} GSM8K test problems" in card
+    assert f"Of {labelled['solutions']} held-out solutions of {labelled['problems']} problems" in card
+    for shares in (samples, labelled):
+        assert f"{100 * shares['wrong_found']:.1f} %" in card
+        assert f"{100 * shares['right_clean']:.1f} %" in card
     assert f"scale {calibration['scale']:.3f}, shift {calibration['shift']:.3f}" in card
 
 

@@ -175,7 +175,7 @@ def _use(written: Written, base: str) -> str:
         f"```console\n$ {grade}\n```",
         f'```python\nimport stepmark\n\nprm = stepmark.load_prm("{FOLDER}")\n'
         'prm.score("A bakery bakes 12 trays of 8 rolls and sells 70. How many are left?", '
-        'steps=["12 * 8 = 96 rolls are baked.", "96 - 70 = 26 rolls are left."])\n```',
+        'steps=["First, we find the total number of rolls: 12 * 8 = 96 rolls.", "After selling 70 rolls, 96 - 70 = 26 rolls remain."])\n```',
     ]
     if written.layout == "adapter":
         parts.append(f"It is a LoRA adapter over `{base}`, which must be there too.")

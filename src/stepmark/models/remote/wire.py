@@ -16,8 +16,14 @@ MOST_SECONDS = 3600.0
 """The longest deadline that a request may ask for."""
 
 PROBLEM = "A bakery bakes 12 trays of 8 rolls and sells 70. How many are left?"
-STEPS: list[Any] = ["12 * 8 = 96 rolls are baked.", "96 - 60 = 36 rolls are left."]
-RIGHT: list[Any] = ["12 * 8 = 96 rolls are baked.", "96 - 70 = 26 rolls are left."]
+STEPS: list[Any] = [
+    "First, we find the total number of rolls: 12 * 8 = 96 rolls.",
+    "After selling 70 rolls, 96 - 60 = 36 rolls remain.",
+]
+RIGHT: list[Any] = [
+    "First, we find the total number of rolls: 12 * 8 = 96 rolls.",
+    "After selling 70 rolls, 96 - 70 = 26 rolls remain.",
+]
 """`STEPS` with a correct second step."""
 EXAMPLE: dict[str, Any] = {"problem": PROBLEM, "steps": STEPS}
 """A request for scores whose second step is wrong; the default PRM says so."""
