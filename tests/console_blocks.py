@@ -25,10 +25,16 @@ class Typed:
     """What a shell runs."""
     shown: tuple[str, ...] = ()
     """The lines of output on the page; `…` stands for lines that were left out."""
+    python: bool = False
+    """Whether the command is a block of Python, for the page's one interpreter."""
 
 
-def typed(page: Path) -> list[Typed]:
+def typed(page: Path, *, python: bool = False) -> list[Typed]:
     """What a page lets its reader type, in order.
+
+    Args:
+        page: the page.
+        python: also its blocks of Python that are not only saved.
 
     Raises:
         ValueError: output before the first command of a block, or a file that holds the end mark of a here-document.
@@ -42,6 +48,8 @@ def typed(page: Path) -> list[Typed]:
             found.append(Typed(command=f"cat > {block['name']} <<'END'\n{body}END"))
         elif block["language"] == "console" and not block["mark"]:
             found += _commands(page, body)
+        if python and block["language"] == "python":
+            found.append(Typed(command=body, python=True))
     return found
 
 

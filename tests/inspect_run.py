@@ -181,11 +181,12 @@ def ending(text):
 
 turns = {
     "watched": [calling("2 + 3 = 6", 2, 3), calling("2 + 3 = 5", 5, 1), ending("So 5 + 1 = 6")],
+    "told": [calling("2 + 3 = 6", 2, 3), calling("2 + 3 = 5", 5, 1), ending("So 5 + 1 = 6")],
     "stopped": [calling("2 + 3 = 5", 5, 1), ending("5 + 1 = 7"), ending("5 + 1 = 8")],
 }
 for name, outputs in turns.items():
     model = get_model("mockllm/model", custom_outputs=outputs, memoize=False)
-    watching = prm_watched(prm=PRM, threshold=0.5, retries=1)
+    watching = prm_watched(prm=PRM, threshold=0.5, retries=1, checks="all" if name == "told" else "auto")
     task = Task(
         dataset=data[:1], solver=[use_tools(add()), watching], scorer=match(location="end"), name=name
     )

@@ -127,6 +127,13 @@ def test_an_agent_writes_again_from_the_turn_that_the_watch_names(results):
     assert watched["texts"] == ["2 + 3?", "2 + 3 = 5", "6", "So 5 + 1 = 6"]
 
 
+def test_an_agent_reads_what_an_exact_check_finds_wrong(results):
+    told = results["told"]
+    assert told["roles"] == ["user", "user", "assistant", "tool", "assistant"]
+    assert "2 + 3 = 6" in told["texts"][1] and "5" in told["texts"][1]
+    assert [one.get("message") for one in told["turns"]] == [told["texts"][1], None, None]
+
+
 def test_an_agent_stops_where_no_return_is_left(results):
     stopped = results["stopped"]
     assert [one["advice"] for one in stopped["turns"]] == ["go on", "go back", "stop"]

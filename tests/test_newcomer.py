@@ -150,7 +150,7 @@ def test_start_here(reader):
     assert json.loads(reader.types("stepmark doctor --json", work))["healthy"] is True
 
 
-TYPED = ("make demo", "stepmark grade", "stepmark families")
+TYPED = ("make demo", "stepmark grade", "stepmark families", "stepmark doctor")
 """Commands of the README that run for anybody."""
 
 

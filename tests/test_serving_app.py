@@ -12,6 +12,7 @@ from serving_site import PROBLEM, prm, sums, talk
 from stepmark import Solution, load_prm
 from stepmark.errors import BackendError, MarkerInTextError, TooLongError
 from stepmark.models.remote import wire
+from stepmark.rl import turn_rewards
 from stepmark.serving.errors import TYPES
 from stepmark.serving.settings import ServerSettings
 
@@ -257,6 +258,7 @@ def test_models_health_and_readiness():
     [
         ("/v1/score", wire.ScoreRequest, wire.ScoreAnswer),
         ("/v1/rank", wire.RankRequest, wire.RankAnswer),
+        ("/v1/rewards", wire.RewardsRequest, wire.RewardsAnswer),
     ],
 )
 def test_every_example_is_answered_as_declared(path, request_model, answer_model):
@@ -268,6 +270,43 @@ def test_every_example_is_answered_as_declared(path, request_model, answer_model
             assert read.model_dump(mode="json", exclude_unset=True) == answer.json()
 
     talk(conversation, prm(script=lambda problem, steps: 0.5))
+
+
+def test_rewards_are_those_of_the_library():
+    def script(problem, steps):
+        return 0.2 if "18" in steps[-1] else 0.9
+
+    asked = {"role": "user", "content": "3 pens at 4 and a book at 5?"}
+    conversations = [
+        [asked, {"role": "assistant", "content": "4 * 3 = 12"}, {"role": "user", "content": "Go on."}, {"role": "assistant", "content": end}]
+        for end in ("12 + 5 = 18", "12 + 5 = 17")
+    ]  # fmt: skip
+    masks = [[0, 1, 0, 1, 1], [0, 1, 1, 0, 1]]
+    settings = {"outcome": [0.0, 1.0], "credit": "discounted", "masks": masks}
+    expected = turn_rewards(conversations, prm=prm(script=script), **settings)
+
+    async def conversation(client):
+        answer = (await client.post("/v1/rewards", json={"messages": conversations, **settings})).json()
+        wire.RewardsAnswer.model_validate(answer)
+        for one, known in zip(answer["results"], expected, strict=True):
+            assert (one["turns"], one["scores"]) == (list(known.turns), list(known.scores))
+            assert one["tokens"] == list(known.tokens)
+        plain = (
+            await client.post("/v1/rewards", json={"messages": conversations, "outcome": [None, 1.0]})
+        ).json()
+        assert [one["turns"] for one in plain["results"]] == [[None, None], [0.9, 1.9]]
+        for body in (
+            {"messages": [conversations[0][:1]]},
+            {"messages": conversations, "outcome": [1.0]},
+            {"messages": conversations, "credit": "ppo"},
+            {"messages": conversations, "credit": "nothing"},
+            {"messages": conversations, "masks": [[1]] * 2},
+            {"messages": conversations, "turns": 3},
+        ):
+            reply = await client.post("/v1/rewards", json=body)
+            assert reply.status_code == 400, (body, reply.text)
+
+    talk(conversation, prm(script=script))
 
 
 # ---- metrics ----

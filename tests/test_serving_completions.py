@@ -249,10 +249,12 @@ def test_votes():
         pytest.approx(2 * WRONG),
         None,
     ]
-    # Where no answer can be voted for, the client gets the best text all the same, and is told.
-    told = ask(Upstream("2 + 3 = 6", "2 + 3 = 5 it seems", "hm"), ASKED, "weighted-vote:n=3").json()
-    if told["stepmark"]["note"]:
-        assert told["choices"][0]["message"]["content"] == "2 + 3 = 5 it seems"
+    # Where no answer can be voted for, the client gets a text all the same, and a note.
+    told = ask(Upstream("It is hard.", "2 + 2 = 5 I think", "Who knows?"), ASKED, "weighted-vote:n=3").json()
+    assert [one["answer"] for one in told["stepmark"]["candidates"]] == [None] * 3
+    assert told["stepmark"]["chosen"] == 0
+    assert told["stepmark"]["note"]
+    assert told["choices"][0]["message"]["content"] == "It is hard."
 
 
 def test_the_prm_reads_the_conversation_without_the_system():

@@ -192,6 +192,7 @@ def prm_watched(
     patience: int = 1,
     retries: int = 3,
     floor: float | None = None,
+    checks: str = "auto",
     turns: int = 30,
     family: str | None = None,
     tokenizer: str | None = None,
@@ -210,6 +211,7 @@ def prm_watched(
         patience: weak turns in a row after which to go back.
         retries: how often to go back.
         floor: a running aggregate under it is a stop; None for none.
+        checks: exact checks of each turn, as in `stepmark.grade`; "auto" for the PRM's own.
         turns: written at most, those that are forgotten too.
         family: as in `prm_scorer`.
         tokenizer: as in `prm_scorer`.
@@ -223,6 +225,7 @@ def prm_watched(
             patience=patience,
             retries=retries,
             floor=floor,
+            checks=checks,
         )
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:

@@ -26,9 +26,6 @@ from stepmark.models.tree import Ints, common_prefix
 from stepmark.records import Problem, Solution, Step, StepScores
 from stepmark.show.text import amount
 
-_STEP = 96
-"""Bytes of a step's record."""
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Place:
@@ -42,12 +39,6 @@ class Place:
     """Where they are stored; valid only where `births` agrees."""
     births: Ints
     """When each slot was filled; a slot that was freed and filled again has another."""
-
-    @property
-    def size(self) -> int:
-        """Approximate bytes, without the texts of its steps, which are shared."""
-        arrays = self.ids.nbytes + self.slots.nbytes + self.births.nbytes
-        return arrays + _STEP * len(self.solution.steps)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -30,6 +30,8 @@ from stepmark.models.remote.wire import (
     PoolingRequest,
     RankAnswer,
     RankRequest,
+    RewardsAnswer,
+    RewardsRequest,
     ScoreAnswer,
     ScoreRequest,
     SolutionFields,
@@ -136,6 +138,48 @@ async def rank(request: Request, body: RankRequest) -> Response:
         lambda item: solution_of(body.problem, item, body.split, body.marker),
     )
     return JSONResponse({"object": "ranking", **above, "results": best_first(results)})
+
+
+@router.post("/v1/rewards", tags=["scores"], summary="Reward turns", **described(RewardsAnswer))
+async def rewards(request: Request, body: RewardsRequest) -> Response:
+    """One number for each turn of some conversations, for a trainer: the score (the last turn's with the outcome), or an advantage by a credit method.
+
+    A conversation that the PRM cannot read says so in `refused`; its turns have no scores.
+    """
+    from stepmark.rl.adapters.any_trainer import read_turns, rewarded
+
+    service = service_of(request)
+    check_model(service.name, body.model)
+    _check_count(service, "messages", body.messages)
+
+    def compute(results: Sequence[StepScores | Refusal]) -> list[dict[str, Any]]:
+        made = rewarded(
+            turns,
+            results,
+            service.prm,
+            outcome=body.outcome,
+            credit=body.credit,
+            groups=body.groups,
+            masks=body.masks,
+        )
+        facts = [
+            {"turns": one.turns, "scores": one.scores, "refused": one.refused, "tokens": one.tokens}
+            for one in made
+        ]
+        return [
+            {"index": index, **{name: value for name, value in fact.items() if value is not None}}
+            for index, fact in enumerate(facts)
+        ]
+
+    loop = asyncio.get_running_loop()
+    async with within(body.timeout or service.settings.timeout):
+        turns = await loop.run_in_executor(
+            service.threads,
+            lambda: [read_turns(one, at, body.reasoning) for at, one in enumerate(body.messages)],
+        )
+        scores = await service.batcher.score([one.solution for one in turns])
+        results = await loop.run_in_executor(service.threads, compute, scores)
+    return JSONResponse({"object": "rewards", "model": service.name, "results": results})
 
 
 @router.post("/pooling", tags=["scores"], summary="Rows of the head (vLLM)", **described(PoolingAnswer))

@@ -85,7 +85,7 @@ class RemotePRM(PRM, Closing):
         clock: seconds, from any origin.
 
     Raises:
-        UsageError: no such address, or the server has no PRM of that name, or several and none is named.
+        UsageError: no such address, a batch without a solution, or the server has no PRM of that name, or several and none is named.
         BackendError: the server gives no answer, or is no stepmark server.
     """
 
@@ -101,6 +101,8 @@ class RemotePRM(PRM, Closing):
         rng: random.Random | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        if batch < 1:
+            raise UsageError(f"batch: expected 1 or more solutions, found {batch}")
         self._server = Server(
             root_of(address),
             patience=patience,

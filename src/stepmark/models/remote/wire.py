@@ -162,6 +162,34 @@ class RankRequest(_Grading, _SolutionsOfOne):
     model_config = examples({"problem": PROBLEM, "solutions": [STEPS, "\n".join(RIGHT)]})
 
 
+class RewardsRequest(Request):
+    """Conversations whose turns are to be rewarded, for a trainer (`stepmark.rl.turn_rewards`)."""
+
+    model_config = examples(
+        {
+            "messages": [[{"role": "user", "content": PROBLEM}, {"role": "assistant", "content": STEPS[0]}]],
+            "outcome": [1.0],
+        }
+    )
+
+    messages: list[list[dict[str, Any]]] = Field(min_length=1, fail_fast=True)
+    """Conversations, each a list of chat messages."""
+    outcome: list[float | None] | None = None
+    """The outcome of each conversation; null for one that is not known."""
+    credit: Text | None = None
+    """A credit method, whose advantages are the numbers: mt-grpo, discounted, grpo, rloo, process-grpo, min-form or progress. Default: rewards."""
+    groups: list[str | int] | None = None
+    """For credit, which conversations are of one problem: those with equal entries. Default: those whose problem is the same text."""
+    masks: list[list[int]] | None = None
+    """Of each conversation, whether the policy wrote each token (1 or 0): a run of ones is a turn. The result then has numbers for tokens too."""
+    reasoning: Literal["keep", "only", "drop"] = "keep"
+    """What becomes of thoughts: keep them in the turn, score them only, or drop them."""
+    timeout: Timeout | None = None
+    """Seconds until the answer is no longer wanted (504 afterwards). Default: the server's."""
+    model: str | None = None
+    """The served model's name, as /v1/models has it. Default: the one that is served."""
+
+
 def _several(value: Any) -> Any:
     return [value] if isinstance(value, list) and value and isinstance(value[0], int) else value
 
@@ -308,6 +336,30 @@ class RankAnswer(_Graded):
     results: list[Result]
     """By score, the highest first, equal ones by index; then those without a score, then those of which a check proves a step to be
     wrong, then those with an error."""
+
+
+class ConversationRewards(Answer):
+    """The rewards of a conversation."""
+
+    index: int = Field(ge=0)
+    """Its place in the request, from 0."""
+    turns: list[float | None]
+    """One number for each assistant message; null where there is none."""
+    scores: list[float | None]
+    """The PRM's score of each assistant message."""
+    refused: str | None = None
+    """Why the PRM could not read it."""
+    tokens: list[float] | None = None
+    """With masks, one number a token: a reward at its turn's last token, an advantage at all tokens of its turn."""
+
+
+class RewardsAnswer(Answer):
+    """One result a conversation, in the order of the request."""
+
+    object: Literal["rewards"] = "rewards"
+    model: str
+    """The served model."""
+    results: list[ConversationRewards]
 
 
 class PoolingRows(Answer):

@@ -17,7 +17,7 @@ from stepmark.data.conversations import read_messages
 from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import InputError, UsageError
 from stepmark.models.prm import PRM
-from stepmark.records import Refusal, Solution
+from stepmark.records import Refusal, Solution, StepScores
 from stepmark.rl.adapters.completions import check_credit
 from stepmark.rl.adapters.turns import turn_spans
 from stepmark.rl.batch import Batch
@@ -80,47 +80,78 @@ def turn_rewards(
         UsageError: neither a PRM nor outcomes, lists of different lengths, a method that needs what there is not, or a chat template that writes a
             conversation so far differently from its beginning.
     """
-    if prm is None and outcome is None:
-        raise UsageError("expected a PRM (`prm`), outcomes (`outcome`) or both, found neither")
-    for name, given in (("outcome", outcome), ("groups", groups), ("masks", masks)):
-        if given is not None and len(given) != len(messages):
-            raise UsageError(
-                f"expected one entry of `{name}` for each of {amount(len(messages), 'conversation')}, found {len(given)}"
-            )
     if tokenizer is not None and masks is not None:
         raise UsageError("expected a `tokenizer` or `masks`, found both")
+    turns = [read_turns(conversation, at, reasoning) for at, conversation in enumerate(messages)]
+    results = None if prm is None else list(prm.score_many((one.solution for one in turns), keep_going=True))
+    rewards = rewarded(turns, results, prm, outcome=outcome, credit=credit, groups=groups, masks=masks)
+    if tokenizer is None:
+        return rewards
+    places = [template_spans(conversation, tokenizer) for conversation in messages]
+    return [
+        _over_tokens(reward, spans, tokens, spread=credit is not None)
+        for reward, (spans, tokens) in zip(rewards, places, strict=True)
+    ]
+
+
+def rewarded(
+    turns: Sequence[ConversationTurns],
+    results: Sequence[StepScores | Refusal] | None,
+    prm: PRM | None,
+    *,
+    outcome: Sequence[float | None] | None = None,
+    credit: Credit | str | None = None,
+    groups: Sequence[Hashable] | None = None,
+    masks: Sequence[Sequence[int]] | None = None,
+) -> list[TurnRewards]:
+    """The rewards of conversations whose scores are there already; see `turn_rewards`.
+
+    Args:
+        turns: of `read_turns`.
+        results: the PRM's, one each; None where no PRM was asked.
+        prm: whose they are.
+    """
+    if results is None and outcome is None:
+        raise UsageError("expected a PRM (`prm`), outcomes (`outcome`) or both, found neither")
+    for name, given in (("outcome", outcome), ("groups", groups), ("masks", masks)):
+        if given is not None and len(given) != len(turns):
+            raise UsageError(
+                f"expected one entry of `{name}` for each of {amount(len(turns), 'conversation')}, found {len(given)}"
+            )
     for at, value in enumerate(outcome or ()):
         if value is not None and not math.isfinite(value):
             raise InputError(f"expected a finite number or None, found {value!r}", field=f"outcome[{at}]")
-    turns = [_turns(conversation, at, reasoning) for at, conversation in enumerate(messages)]
-    scores, refused = _scores(turns, prm)
+    scores: list[list[float | None]] = []
+    for at, one in enumerate(turns):
+        result = None if results is None else results[at]
+        scores.append([*result.scores] if isinstance(result, StepScores) else [None] * len(one.places))
+    refused = [result.error.message if isinstance(result, Refusal) else None for result in results or ()]
     outcomes = list(outcome) if outcome is not None else [0.0] * len(turns)
     if credit is None:
-        earned: list[list[float | None]] = scores if prm is not None else [[0.0] * len(one) for one in scores]
+        earned: list[list[float | None]] = (
+            scores if results is not None else [[0.0] * len(one) for one in scores]
+        )
         numbers = [_with_outcome(*both) for both in zip(earned, outcomes, strict=True)]
     else:
         method = load_credit(credit)[0] if isinstance(credit, str) else credit
-        check_credit(method, prm=prm is not None)
+        check_credit(method, prm=results is not None)
         if prm is not None:
             check_kind(method, prm.score_kind, prm=prm.name)
         group = [one.solution.problem.text for one in turns] if groups is None else list(groups)
-        numbers = _advantages(scores, outcomes, group, method, asked=prm is not None)
-    results = []
-    for at, (one, number, score, why) in enumerate(zip(turns, numbers, scores, refused, strict=True)):
-        result = TurnRewards(turns=one.by_message(number), scores=one.by_message(score), refused=why)
+        numbers = _advantages(scores, outcomes, group, method, asked=results is not None)
+    rewards = []
+    for at, (one, number, score) in enumerate(zip(turns, numbers, scores, strict=True)):
+        why = refused[at] if refused else None
+        reward = TurnRewards(turns=one.by_message(number), scores=one.by_message(score), refused=why)
         if masks is not None:
-            result = _over_tokens(
-                result, _spans_of(masks[at], one, at), len(masks[at]), spread=credit is not None
-            )
-        elif tokenizer is not None:
-            spans, tokens = template_spans(messages[at], tokenizer)
-            result = _over_tokens(result, spans, tokens, spread=credit is not None)
-        results.append(result)
-    return results
+            spans = _spans_of(masks[at], one, at)
+            reward = _over_tokens(reward, spans, len(masks[at]), spread=credit is not None)
+        rewards.append(reward)
+    return rewards
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Turns:
+class ConversationTurns:
     """A conversation as the PRM reads it."""
 
     solution: Solution
@@ -135,7 +166,8 @@ class _Turns:
         return tuple(known.get(at) for at in range(self.messages))
 
 
-def _turns(conversation: Sequence[Message], at: int, reasoning: Reasoning) -> _Turns:
+def read_turns(conversation: Sequence[Message], at: int, reasoning: Reasoning) -> ConversationTurns:
+    """Read a conversation; `at` is its place, for errors (`InputError`)."""
     where = f"conversation {at} (0-based)"
     numbered, count = [], 0
     for message in conversation:
@@ -143,25 +175,11 @@ def _turns(conversation: Sequence[Message], at: int, reasoning: Reasoning) -> _T
             message, count = {**message, "id": str(count)}, count + 1  # noqa: PLW2901
         numbered.append(message)
     problem, cut = read_messages(numbered, where=where, how="agent", reasoning=reasoning)
-    return _Turns(
+    return ConversationTurns(
         solution=Solution(problem=problem, steps=cut.steps, split="agent"),
         places=tuple(int(step.id or 0) for step in cut.steps),
         messages=count,
     )
-
-
-def _scores(turns: Sequence[_Turns], prm: PRM | None) -> tuple[list[list[float | None]], list[str | None]]:
-    """The scores of each conversation's steps, and why there are none."""
-    if prm is None:
-        return [[None] * len(one.places) for one in turns], [None] * len(turns)
-    scores: list[list[float | None]] = []
-    refused: list[str | None] = []
-    results = prm.score_many((one.solution for one in turns), keep_going=True)
-    for one, result in zip(turns, results, strict=True):
-        unread = isinstance(result, Refusal)
-        scores.append([None] * len(one.places) if isinstance(result, Refusal) else list(result.scores))
-        refused.append(result.error.message if unread and isinstance(result, Refusal) else None)
-    return scores, refused
 
 
 def _with_outcome(rewards: Sequence[float | None], outcome: float | None) -> list[float | None]:
@@ -253,7 +271,7 @@ def template_spans(messages: Sequence[Message], tokenizer: Any) -> tuple[list[Sp
     return spans, len(offsets)
 
 
-def _spans_of(mask: Sequence[int], turns: _Turns, at: int) -> list[Span]:
+def _spans_of(mask: Sequence[int], turns: ConversationTurns, at: int) -> list[Span]:
     spans = list(turn_spans(mask))
     if len(spans) != turns.messages:
         raise InputError(
