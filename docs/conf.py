@@ -116,7 +116,7 @@ def generated(app: Sphinx, name: str, source: list[str]) -> None:
         "| `stepmark evaluate` | the question | main figures | data | paper | licence |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    places = [f".. autoclass:: {place.replace(':', '.')}" for place, _ in declared().values()]
+    places = [f".. autoclass:: {place.replace(':', '.')}" for place in declared().values()]
     source[0] = source[0].replace("<!-- step benchmarks -->", "\n".join([*head, *rows]))
     source[0] = source[0].replace(".. step benchmarks", "\n".join(places))
 

@@ -145,7 +145,7 @@ def test_one_message_says_what_to_do_and_nothing_is_spoilt(folder, capfd, words,
 @pytest.mark.parametrize(
     "words",
     [
-        ["label", "formulas", "PIPE", "--out", "o"],
+        ["label", "rollout", "PIPE", "--policy", "label_policies:program", "--budget", "9", "--out", "o"],
         ["label", "exact", "PIPE", "--out", "o"],
         [
             "evaluate",

@@ -206,7 +206,7 @@ def test_a_budget_ends_the_run_and_says_what_was_left(tmp_path, capsys):
     ("words", "said"),
     [
         (["bayes", "FILE", "--out", "o.jsonl"], "expected --policy"),
-        (["bayes", "-", "--policy", ARITHMETIC, "--out", "o.jsonl"], "more than once"),
+        (["bayes", "-", "--policy", ARITHMETIC, "--budget", "9", "--out", "o.jsonl"], "more than once"),
         (["bayes", "FILE", "--policy", ARITHMETIC, "--out", "FILE"], "is the input"),
         (["bayes", "FILE", "--policy", ARITHMETIC, "--out", "o.jsonl", "--verifier", "numbr"], "number"),
         (["bayes", "FILE", "--policy", ARITHMETIC, "--out", "o.jsonl", "--confidence", "1"], "confidence"),

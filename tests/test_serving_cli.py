@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 import shlex
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from cyclopts import App
 
 import serving_site  # noqa: F401  (it skips where fastapi is not installed)
 from stepmark.cli import main
@@ -22,7 +22,7 @@ from stepmark.serving.errors import TYPES
 from stepmark.serving.settings import ChatModel, ServerSettings
 
 TESTS = Path(__file__).parent
-_OF_MODELS = ("neutral", "reference", "samples", "seed")  # of `load_prm`, on the pages of PRMs
+_OF_MODELS = ("--neutral", "--reference", "--samples", "--seed")  # of `load_prm`, on the pages of PRMs
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,12 @@ def test_flags_become_settings(monkeypatch):
 
 def test_the_page_names_every_flag_and_every_error_with_its_status():
     page = (TESTS.parent / "docs" / "serve.md").read_text(encoding="utf-8")
-    names = [name for name in inspect.signature(serve_command).parameters if name not in _OF_MODELS]
-    for name in names:
-        assert f"`--{name.replace('_', '-')}`" in page, name
+    command = App()
+    command.default(serve_command)
+    names = {argument.name for argument in command.assemble_argument_collection() if argument.show}
+    assert len(names) > 30
+    for name in names - set(_OF_MODELS):
+        assert f"`{name}`" in page, name
     rows = re.findall(r"^\| (\d{3}) \| `(\w+)`", page, re.M)
     table = {kind: int(status) for status, kind in rows}
     assert table == TYPES

@@ -7,7 +7,6 @@ its name. Its settings are read by the types of its fields, and name, settings a
 
 from __future__ import annotations
 
-import ast
 import difflib
 import hashlib
 import importlib
@@ -20,7 +19,6 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import cached_property, partial
-from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -96,7 +94,7 @@ class Registry(Mapping[str, str]):
         except ModuleNotFoundError as error:
             if error.name is not None and not (module + ".").startswith(error.name + "."):
                 raise  # a dependency of that module is missing; that error is the one to read
-            raise UsageError(f"{self.what} {name!r}: there is no module {module!r}") from error
+            raise UsageError(f"{self.what} {name!r}: there is no module {module!r}; {_NO_MODULE}") from error
         except AttributeError as error:
             raise UsageError(f"{self.what} {name!r}: {module} has no {attribute!r}") from error
 
@@ -125,15 +123,6 @@ class Registry(Mapping[str, str]):
                 f"{name}: expected {thing} from its call, found a {type(instance).__name__}, which has no {', '.join(lacking)}"
             )
         return instance
-
-    def summary(self, name: str) -> str:
-        """The first line of a class's docstring, read from its source: nothing is imported for a list of names."""
-        module, attribute = self._entries[name].split(":")
-        spec = find_spec(module)
-        assert spec is not None and spec.origin is not None
-        body = ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body
-        definition = next(node for node in body if isinstance(node, ast.ClassDef) and node.name == attribute)
-        return (ast.get_docstring(definition) or "").partition("\n")[0]
 
     def method(self, method: Any, settings: Sequence[str] = ()) -> tuple[Any, Mapping[str, Any] | None]:
         """A method with its settings, and where it is from if it is a caller's own.
@@ -233,6 +222,7 @@ class Registry(Mapping[str, str]):
 
 
 _ABSENT = object()
+_NO_MODULE = "a file in this folder needs PYTHONPATH=. before stepmark, a package has to be installed"
 
 
 def unknown_name(what: str, name: str, choices: Mapping[str, Any] | tuple[str, ...]) -> UnknownNameError:
@@ -252,7 +242,7 @@ def _called(make: Callable[[], T], where: str, how: str) -> T:
     except Exception as error:
         hint = "STEPMARK_DEBUG=1 shows how it came there"
         if isinstance(error, ModuleNotFoundError):
-            hint = "a file in this folder needs PYTHONPATH=. before stepmark, a package has to be installed"
+            hint = _NO_MODULE
         raise UsageError(f"{where}: {how} failed: {told(error)} ({hint})") from error
 
 

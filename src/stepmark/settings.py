@@ -61,6 +61,8 @@ def settings(cls: type[T]) -> type[T]:
             raise UsageError(f"{wrong[0]} {problem}; the settings are {', '.join(known)}")
         construct(self, **{name: _valid(made, name, value) for name, value in values.items()})
 
+    # Of a class with bases they are names of several modules, which a reader of this function's hints cannot resolve.
+    checked_init.__annotations__ = {}
     made.__init__ = checked_init
     return made  # type: ignore[no-any-return]
 

@@ -19,7 +19,7 @@ from stepmark.errors import IdleSettingWarning, SettingError, StepmarkError, Usa
 from stepmark.registry import unknown_name
 
 if TYPE_CHECKING:
-    from cyclopts import App
+    from cyclopts import App, CycloptsError
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "problems": ("stepmark.cli.problems:app", "Make problems with known truth, or read others' files."),
@@ -59,6 +59,8 @@ INTERRUPTED = 130
 CLOSED_PIPE = 141
 """Exit code when the reader of our output went away: 128 + SIGPIPE."""
 
+_FLAGS = {"settings": "--set", "method_settings": "--set", "from_format": "--from"}
+"""Flags that are not named like their setting."""
 _CONFIG = "Every command takes --config FILE.toml: its keys are the command's flags, and flags override them."
 _PRINTED = "standard output"
 _NO_BARS = ("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS")
@@ -94,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _flush()
         return code
     except StepmarkError as error:
-        _complain(error, debug, tokens=tokens)
+        _complain(error, debug)
         return error.exit_code
     except KeyboardInterrupt as error:
         print(f"\ninterrupted{': ' if error.args else ''}{error}", file=sys.stderr)
@@ -124,9 +126,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _note(message: Warning | str, *_: object, **__: object) -> None:
     """Show a warning as one line."""
-    from stepmark.cli.twin import report
+    print(f"note: {_as_typed(str(message))}", file=sys.stderr)
 
-    report(f"note: {message}")
+
+def _as_typed(text: str) -> str:
+    """A message with flags in the place of the settings that it names in backticks."""
+    return re.sub(r"`([a-z][a-z_]*)`", lambda m: _FLAGS.get(m[1], f"--{m[1].replace('_', '-')}"), text)
 
 
 def _refused(error: Exception) -> Exception | None:
@@ -198,8 +203,7 @@ def _run(tokens: list[str]) -> int:
         _check_whole(app, tokens)
         code = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
-        if isinstance(error.__cause__, StepmarkError):
-            raise error.__cause__ from None
+        _raise_ours(error)
         message = str(error)
         if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
             _check_subcommand(app, tokens)
@@ -207,6 +211,21 @@ def _run(tokens: list[str]) -> int:
         print(f"error: {message}\nSee: {' '.join(_command(app, tokens))} --help", file=sys.stderr)
         return 2
     return code if isinstance(code, int) else 0
+
+
+def _raise_ours(error: CycloptsError) -> None:
+    """Raise the error of ours, or of a value out of its bounds, that cyclopts has wrapped."""
+    cause = error.__cause__
+    if isinstance(cause, StepmarkError):
+        raise cause from None
+    if type(cause).__name__ == "ValidationError" and error.argument is not None:
+        from pydantic import ValidationError
+
+        from stepmark.settings import setting_error
+
+        if isinstance(cause, ValidationError):
+            name = error.argument.name.removeprefix("--").replace("-", "_")
+            raise setting_error(cause, name, error.argument.field_info.annotation) from None
 
 
 def _app() -> App:
@@ -285,45 +304,16 @@ def _check_whole(app: App, tokens: list[str]) -> None:
             raise UsageError(f"{flag} {value}: expected a whole number")
 
 
-def _flags(tokens: list[str]) -> dict[str, str]:
-    """The flags of the command that was typed, by the names of their settings."""
-    from stepmark.cli.twin import NAMES
-
-    app = _app()
-    try:
-        _, apps, _ = app.parse_commands(_without_config(tokens)[0])
-        arguments = apps[-1].assemble_argument_collection()
-    except (StepmarkError, ImportError, ValueError):
-        return {}
-    names = [name for argument in arguments for name in argument.names if name.startswith("--")]
-    flags = {name.removeprefix("--").replace("-", "_"): name for name in names}
-    return {**flags, **{setting: name for setting, name in NAMES.items() if name in names}}
-
-
-def _message(error: Exception, tokens: list[str]) -> str:
-    """The message of an error with the command's flags in the place of settings."""
-    flags = _flags(tokens) if "`" in str(error) or isinstance(error, SettingError) else {}
-    if isinstance(error, SettingError) and error.setting in flags:
-        return f"{flags[error.setting]} {error.value}: expected {error.expected}"
-    return _with_flags(str(error), flags)
-
-
-def _with_flags(text: str, flags: dict[str, str]) -> str:
-    return re.sub(r"`([a-z][a-z_]*)`", lambda match: flags.get(match[1], match[0]), text)
-
-
-def _complain(
-    error: Exception, debug: bool, *, kind: str | None = None, tokens: list[str] | None = None
-) -> None:
+def _complain(error: Exception, debug: bool, *, kind: str | None = None) -> None:
     if debug:
         import traceback
 
         traceback.print_exception(error)
         return
     notes: list[str] = getattr(error, "__notes__", [])  # as PEP 678 has it: absent until the first note
-    if tokens is not None:
-        notes = [_with_flags(note, _flags(tokens)) for note in notes]
-    message = str(error) if tokens is None else _message(error, tokens)
+    message = str(error)
+    if isinstance(error, SettingError):
+        message = f"`{error.setting}` {error.value}: expected {error.expected}"
     if kind is not None:
-        message = f"{kind}{': ' if message else ''}{message}"
-    print("\n".join([f"error: {message}", *notes]), file=sys.stderr)
+        message = f"{kind}: {message}" if message else kind
+    print(_as_typed("\n".join([f"error: {message}", *notes])), file=sys.stderr)

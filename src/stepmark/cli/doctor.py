@@ -55,11 +55,11 @@ class Check:
 
 def doctor_command(
     *,
-    deep: Annotated[bool, Parameter(negative="")] = False,
-    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
-    prm: str | None = None,
-    family: str | None = None,
-    device: str = "auto",
+    deep: Annotated[bool, Parameter("--deep")] = False,
+    as_json: Annotated[bool, Parameter("--json")] = False,
+    prm: Annotated[str | None, Parameter("--prm")] = None,
+    family: Annotated[str | None, Parameter("--family")] = None,
+    device: Annotated[str, Parameter("--device")] = "auto",
 ) -> int:
     """Show what is installed, what is missing and what it is for, and the line to type.
 

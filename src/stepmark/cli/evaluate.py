@@ -1,152 +1,253 @@
-"""`stepmark evaluate`: the commands of `stepmark.evaluate`, one an evaluation; its flags are the fields of its class."""
+"""`stepmark evaluate`: the commands of `stepmark.evaluate`, one an evaluation; its settings are the fields of its class."""
 
-from __future__ import annotations
-
+# Without postponed annotations: the function of an evaluation is annotated with its class, which is an argument here.
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Annotated, Any
 
-from cyclopts import App
+from cyclopts import App, Parameter
 from rich.console import Console
 
-from stepmark.cli.twin import Call, Model, command, report
+from stepmark.cli import options as opt
 from stepmark.errors import UsageError
-from stepmark.evaluation.evaluation import EVALUATIONS, SUMMARIES, Evaluation, load_evaluation
+from stepmark.evaluation.best_of_n import BestOfN
+from stepmark.evaluation.comparison import compare as compare_results
+from stepmark.evaluation.comparison import table
+from stepmark.evaluation.evaluation import EVALUATIONS, Evaluation, load_evaluation
+from stepmark.evaluation.labels import LabelAgreement
 from stepmark.evaluation.run import evaluate
-from stepmark.models.families import full_name
-from stepmark.models.load import check_arguments, load_prm
-from stepmark.models.policies import check_policy, load_policy
+from stepmark.evaluation.search import SearchContest
+from stepmark.evaluation.verifier import VerifierAccuracy
+from stepmark.models.policies import lazy_policy
+from stepmark.searches.base import Steps
+from stepmark.show.tables import terminal
 
-app = App(name="evaluate", help="Measure what a PRM is good for.", help_format="plaintext")
+app = App(
+    name="evaluate",
+    help="Measure what a PRM is good for.",
+    help_format="plaintext",
+    default_parameter=Parameter(negative=""),
+)
 
-_COMMON = ("data", "prm", "scores", "out", "threshold", "policy", "budgets", "limit", "columns")
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class EvaluationOptions:
+    """What every evaluation takes."""
+
+    out: Annotated[opt.FileOrDash | None, opt.in_common("--out")] = None
+    """Folder for the scores, the result (JSON, Markdown) and the report (HTML). Default: evaluation/NAME."""
+    limit: opt.Limit | None = None
+    columns: opt.Columns | None = None
+    axis: Annotated[str | None, opt.in_data("--axis")] = None
+    """Which judgements of the data count, where steps are judged on several axes: the name of a criterion. Default: whether the step is right; of labels, each axis apart."""
+    resamples: Annotated[int, opt.in_method("--resamples")] = 1000
+    """Bootstrap resamples of the intervals."""
+    seed: Annotated[int, opt.in_method("--seed")] = 0
+    """Seed of the resamples, of random changes and samples, and of a generative PRM's critiques."""
 
 
-def _run(call: Call) -> int:
-    settings = dict(call.settings)
-    method = settings.pop("method")
-    if method is None:
-        raise UsageError(
-            f"expected the name of an evaluation ({', '.join(EVALUATIONS)}) or --method package.module:Class, a class of your own"
-        )
-    if not isinstance(method, str) and method.name == "search":  # as a shell passes a new line
-        method = replace(method, how=replace(method.how, stop=method.how.stop.replace("\\n", "\n")))
-    if call.inputs:
-        settings["data"], method = call.inputs[0], replace(method, labels=tuple(call.inputs[1:]))
-    name = load_evaluation(method, settings.get("settings", ()))[0].name
-    settings["out"] = settings["out"] or Path("evaluation") / name
-    models = {key: model for key, model in call.models.items() if model is not None}
-    result = evaluate(method, models.pop("prm", "default"), **models, **settings)  # type: ignore[arg-type]
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ScoresOptions:
+    """Which scores are measured, where they are not made now."""
+
+    scores: Annotated[opt.FileOrDash | None, opt.in_common("--scores")] = None
+    """Measure the scores of this file instead of grading: what an earlier run, stepmark grade or others wrote."""
+    model_name: Annotated[str | None, opt.in_data("--model-name")] = None
+    """Which model's scores, where that file holds several; also the name in the report."""
+    truncate: Annotated[bool, opt.in_model("--truncate", negative="--no-truncate")] = True
+    """Leave what does not fit into the model without a score instead of refusing it; of a PRM that is named."""
+
+
+Data = Annotated[
+    tuple[str, ...],
+    opt.in_common(
+        "--data",
+        consume_multiple=True,
+        help='Files, folders of them, or "hub" to download the evaluation\'s own.',
+    ),
+]
+ORM = Annotated[
+    str,
+    opt.in_model("--orm", help="An outcome reward model for best-of-n: its choice stands beside the PRM's."),
+]
+
+SWITCHES = Parameter.combine(opt.FIELDS, Parameter(negative=None, negative_iterable=()))
+"""Fields as flags; a switch that is on is turned off by --no-NAME."""
+
+
+def _evaluate(method: str | Evaluation, settings: tuple[str, ...] = (), **arguments: Any) -> int:
+    """Run an evaluation, print its tables and say where its files are; `arguments` are those of `stepmark.evaluate`."""
+    if arguments["out"] is None:
+        arguments["out"] = Path("evaluation") / load_evaluation(method, settings)[0].name
+    result = evaluate(method, settings=settings, **arguments)
     # Where no terminal is, a fixed width: a table that is wrapped to none helps nobody.
     console = Console() if sys.stdout.isatty() else Console(width=180)
     console.print(result)
-    out = settings["out"]
+    out = arguments["out"]
     print(f"wrote {out}/report.html, {out}/result.json and {out}/result.md", file=sys.stderr)
     return 0
 
 
-def _typed(*, method: str | None = None) -> None:
-    """Settings of the command alone.
+def _policy(name: str, quantize: Any, place: opt.BatchDevice) -> Any:
+    return lazy_policy(name, quantize=quantize, dtype=place.dtype, device=place.device)
+
+
+@app.default
+def any_evaluation(
+    *,
+    method: Annotated[str | None, opt.in_common("--method")] = None,
+    settings: opt.Settings = (),
+    data: Data = (),
+    prm: opt.PRMOptions = opt.PRMOptions(),
+    scores: ScoresOptions = ScoresOptions(),
+    run: EvaluationOptions = EvaluationOptions(),
+    policy: opt.PolicyName | None = None,
+    orm: ORM | None = None,
+    place: opt.BatchDevice = opt.BatchDevice(),
+    policy_quantize: opt.PolicyQuantize | None = None,
+) -> int:
+    """Measure what a PRM is good for, by an evaluation of your own.
 
     Args:
         method: the evaluation: one of the library's, or your own class as package.module:Class.
     """
+    if method is None:
+        raise UsageError(
+            f"expected the name of an evaluation ({', '.join(EVALUATIONS)}) or --method package.module:Class, a class of your own"
+        )
+    writer = None if policy is None else _policy(policy, policy_quantize, place)
+    models: dict[str, Any] = {"prm": prm.lazy(**vars(place)), "orm": orm, "policy": writer}
+    return _evaluate(method, settings, data=data, **models, **vars(scores), **vars(run))
 
 
-def _command(kind: type[Evaluation] | None) -> Callable[..., int]:
-    """The command of an evaluation; None: of any, by its name."""
-    used = ("prm", "orm", "policy") if kind is None else kind.models
-    models = {
-        "prm": Model(load=load_prm, check=check_arguments, full_name=full_name, drop=("outcome", "truncate")),
-        "policy": Model(
-            load=load_policy,
-            check=check_policy,
-            drop=("counts", "memory_tokens"),
-            own=("quantize",),
-            optional=kind is None or kind.name != "search",
-        ),
+def _command(kind: Any) -> Callable[..., int]:
+    """The command of an evaluation that asks a PRM and nothing else."""
+    # An evaluation with a setting of this name decides it for the PRM too.
+    shared = opt.without("neutral") if "neutral" in {field.name for field in fields(kind)} else Parameter()
+
+    def command(
+        *,
+        data: Data = (),
+        prm: Annotated[opt.PRMOptions, shared] = opt.PRMOptions(),
+        scores: ScoresOptions = ScoresOptions(),
+        run: EvaluationOptions = EvaluationOptions(),
+        method: Annotated[kind, SWITCHES] = kind(),
+        place: opt.BatchDevice = opt.BatchDevice(),
+    ) -> int:
+        return _evaluate(method, data=data, prm=prm.lazy(**vars(place)), **vars(scores), **vars(run))
+
+    command.__doc__ = kind.__doc__
+    return command
+
+
+@app.command(name="best-of-n", help=BestOfN.__doc__)
+def _best_of_n(
+    *,
+    data: Data = (),
+    prm: opt.PRMOptions = opt.PRMOptions(),
+    scores: ScoresOptions = ScoresOptions(),
+    run: EvaluationOptions = EvaluationOptions(),
+    policy: opt.PolicyName | None = None,
+    orm: ORM | None = None,
+    method: Annotated[BestOfN, opt.FIELDS] = BestOfN(),
+    place: opt.BatchDevice = opt.BatchDevice(),
+    policy_quantize: opt.PolicyQuantize | None = None,
+) -> int:
+    writer = None if policy is None else _policy(policy, policy_quantize, place)
+    models: dict[str, Any] = {"prm": prm.lazy(**vars(place)), "orm": orm, "policy": writer}
+    return _evaluate(method, data=data, **models, **vars(scores), **vars(run))
+
+
+@app.command(name="search", help=SearchContest.__doc__)
+def _search(
+    *,
+    data: Data = (),
+    prm: opt.PRMOptions = opt.PRMOptions(),
+    scores: ScoresOptions = ScoresOptions(),
+    run: EvaluationOptions = EvaluationOptions(),
+    policy: opt.PolicyName,
+    settings: Annotated[
+        tuple[str, ...],
+        opt.in_method("--set", help="A field of a method, as METHOD.name=value: beam.expand=2."),
+    ] = (),
+    method: Annotated[SearchContest, opt.fields_but("how", "method_settings")],
+    how: Annotated[Steps, opt.fields_but("seed")] = Steps(),
+    place: opt.BatchDevice = opt.BatchDevice(),
+    policy_quantize: opt.PolicyQuantize | None = None,
+) -> int:
+    how = replace(how, stop=how.stop.replace("\\n", "\n"))  # as a shell passes a new line
+    contest = replace(method, how=how, method_settings=settings)
+    models: dict[str, Any] = {
+        "prm": prm.lazy(**vars(place)),
+        "policy": _policy(policy, policy_quantize, place),
     }
-    drop = ["progress", *(name for name in ("prm", "orm", "policy") if name not in used)]
-    if "prm" not in used:
-        drop += ["scores", "model_name", "truncate"]
-    if kind is not None:
-        drop.append("settings")
-    typed = "" if kind is None else kind.typed
-    if typed:
-        drop.append("data")
-    made = command(
-        evaluate,
-        _run,
-        file=typed or None,
-        many=bool(typed),
-        models={name: model for name, model in models.items() if name in used},
-        methods={} if kind is None else {"method": kind},
-        hidden=("seed", "labels") if typed else ("seed",),
-        common=_COMMON if kind is not None else ("method", "settings", *_COMMON),
-        drop=drop,
-        also=_typed if kind is None else None,
-    )
-    made.__doc__ = (
-        kind.__doc__ if kind is not None else "Measure what a PRM is good for, by an evaluation of your own."
-    )
-    return made
+    return _evaluate(contest, data=data, **models, **vars(scores), **vars(run))
 
 
-def _compare(call: Call) -> int:
-    from stepmark.evaluation.comparison import compare, table
-    from stepmark.show.tables import terminal
+@app.command(name="labels", help=LabelAgreement.__doc__)
+def _labels(
+    reference: Annotated[
+        opt.FileOrDash,
+        Parameter(help="the reference's labels: people's, mostly, in any format that stepmark convert reads"),
+    ],
+    /,
+    *judge: Annotated[
+        opt.FileOrDash,
+        Parameter(help="the judge's labels; several files are repeats. Without any, the PRM is the judge"),
+    ],
+    prm: opt.PRMOptions = opt.PRMOptions(),
+    scores: ScoresOptions = ScoresOptions(),
+    run: EvaluationOptions = EvaluationOptions(),
+    method: Annotated[LabelAgreement, opt.fields_but("labels")] = LabelAgreement(),
+    place: opt.BatchDevice = opt.BatchDevice(),
+) -> int:
+    judged = replace(method, labels=judge)
+    return _evaluate(judged, data=reference, prm=prm.lazy(**vars(place)), **vars(scores), **vars(run))
 
-    settings = dict(call.settings)
-    figure = settings.pop("figure")
-    if len(call.inputs) != 2:
-        raise UsageError(f"expected two files of results, found {len(call.inputs)}")
-    result = compare(*call.inputs, **settings)
+
+@app.command(name="verifier", help=VerifierAccuracy.__doc__)
+def _verifier(
+    *,
+    data: Data = (),
+    run: EvaluationOptions = EvaluationOptions(),
+    method: Annotated[VerifierAccuracy, opt.FIELDS] = VerifierAccuracy(),
+) -> int:
+    return _evaluate(method, data=data, **vars(run))
+
+
+@app.command
+def compare(
+    first: Annotated[str, Parameter(help="the result.json of the first PRM, or its folder")],
+    second: Annotated[str, Parameter(help="that of the second PRM")],
+    /,
+    *,
+    method: Annotated[str | None, opt.in_method("--method")] = None,
+    resamples: Annotated[int, opt.in_method("--resamples")] = 2000,
+    seed: Annotated[int, opt.in_method("--seed")] = 0,
+    figure: Annotated[tuple[str, ...], opt.in_method("--figure")] = (),
+) -> int:
+    """Test the difference of two results on the same data by a paired bootstrap over problems.
+
+    Args:
+        method: the evaluation, where files hold results of your own one: "package.module:Class". Default: by its name in the file.
+        resamples: bootstrap resamples.
+        seed: seed of the resamples.
+        figure: only these figures (such as gsm8k/f1); repeat for several. Default: all.
+    """
+    result = compare_results(first, second, method=method, resamples=resamples, seed=seed)
     unknown = [name for name in figure if name not in result.differences]
     if unknown:
         raise UsageError(f"`figure` {unknown[0]}: there is none; known: {', '.join(result.differences)}")
     Console().print(terminal(table(result, only=figure or None)))
     for warning in result.warnings:
-        report(f"note: {warning}")
+        print(f"note: {warning}", file=sys.stderr)
     return 0
 
 
-def _compared(*, figure: Sequence[str] = ()) -> None:
-    """Settings of the command alone.
-
-    Args:
-        figure: only these figures (such as gsm8k/f1). Default: all.
-    """
-
-
-def _comparison() -> Callable[..., int]:
-    from stepmark.evaluation.comparison import compare
-
-    return command(
-        compare,
-        _compare,
-        file="the result.json of the first PRM, or its folder, then that of the second",
-        many=True,
-        also=_compared,
-    )
-
-
-def __getattr__(name: str) -> Callable[..., int]:
-    """The command of an evaluation, made when it is asked for: the evaluations take a second to import."""
-    if name == "compare":
-        return _comparison()
-    if name not in EVALUATIONS:
-        raise AttributeError(name)
-    # Its own help is the docstring of its class, which is longer than its line in the list of commands.
-    app._commands[name].help = None
-    return _command(EVALUATIONS.load(name))
-
-
-for _name, _summary in SUMMARIES.items():
-    app.command(f"{__name__}:{_name}", name=_name, help=_summary)
-app.command(
-    f"{__name__}:compare",
-    name="compare",
-    help="Test the difference of two results on the same data by a paired bootstrap over problems.",
-)
-app.default(_command(None))
+for _name in EVALUATIONS:
+    if _name not in app:
+        app.command(_command(EVALUATIONS.load(_name)), name=_name)

@@ -9,22 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from stepmark.backends.cluster import Cluster
-from stepmark.cli.options import (
-    CLUSTER,
-    ROWS,
-    Columns,
-    FileOrDash,
-    KeepGoing,
-    PRMDevice,
-    PRMOptions,
-    Reasoning,
-    Split,
-    in_common,
-    in_data,
-    in_machine,
-    in_model,
-    in_output,
-)
+from stepmark.cli import options as opt
 from stepmark.errors import UsageError
 from stepmark.records import GradedSolution
 from stepmark.scoring.run import grade
@@ -36,30 +21,29 @@ SHOWN = 5
 
 def grade_command(
     file: Annotated[
-        FileOrDash,
-        Parameter(help=f'solutions: {ROWS}, gzipped if the name ends in .gz; "-" for standard input'),
+        opt.FileOrDash,
+        Parameter(help=f'solutions: {opt.ROWS}, gzipped if the name ends in .gz; "-" for standard input'),
     ],
     /,
     *,
-    prm: PRMOptions = PRMOptions(),
-    out: Annotated[FileOrDash | None, in_common("--out")] = None,
-    report: Annotated[FileOrDash | None, in_common("--report")] = None,
-    threshold: Annotated[float | None, in_common("--threshold")] = None,
-    aggregate: Annotated[str | None, in_common("--aggregate")] = None,
-    checks: Annotated[str, in_common("--checks")] = "auto",
-    split: Split = "auto",
-    columns: Columns | None = None,
-    keep_going: KeepGoing = False,
-    marker: Annotated[str | None, in_data("--marker")] = None,
-    reasoning: Reasoning = "keep",
-    orm: Annotated[str | None, in_model("--orm")] = None,
-    truncate: Annotated[bool, in_model("--truncate")] = False,
-    seed: Annotated[int, in_model("--seed")] = 0,
-    show: Annotated[int | None, in_output("--show")] = None,
-    push: Annotated[str | None, in_output("--push")] = None,
-    place: PRMDevice = PRMDevice(),
-    token_budget: Annotated[int | None, in_machine("--token-budget")] = None,
-    cluster: Annotated[Cluster, CLUSTER] = Cluster(),
+    prm: opt.PRMOptions = opt.PRMOptions(),
+    out: Annotated[opt.FileOrDash | None, opt.in_common("--out")] = None,
+    report: Annotated[opt.FileOrDash | None, opt.in_common("--report")] = None,
+    threshold: Annotated[float | None, opt.in_common("--threshold")] = None,
+    aggregate: Annotated[str | None, opt.in_common("--aggregate")] = None,
+    checks: Annotated[str, opt.in_common("--checks")] = "auto",
+    split: opt.Split = "auto",
+    columns: opt.Columns | None = None,
+    keep_going: opt.KeepGoing = False,
+    marker: Annotated[str | None, opt.in_data("--marker")] = None,
+    reasoning: opt.Reasoning = "keep",
+    orm: Annotated[str | None, opt.in_model("--orm")] = None,
+    truncate: Annotated[bool, opt.in_model("--truncate")] = False,
+    seed: Annotated[int, opt.in_model("--seed")] = 0,
+    show: Annotated[int | None, opt.in_output("--show")] = None,
+    push: Annotated[str | None, opt.in_output("--push")] = None,
+    place: opt.BatchDevice = opt.BatchDevice(),
+    cluster: Annotated[Cluster, opt.CLUSTER] = Cluster(),
 ) -> int:
     """Grade solutions step by step with a PRM.
 
@@ -68,17 +52,13 @@ def grade_command(
         report: write an HTML report, which needs no network, to this file.
         threshold: a step whose score is under this is an error. Default: the PRM's own.
         aggregate: how step scores become one number: product, min, mean, last, max, sum-logit or softmin. Default: the PRM's own.
-        checks: exact checks beside the PRM, which prove that a step is wrong: all, none, names with commas between them
-            (equation,unit,algebra,answer), or auto, which is all with the default PRM and none with any other. Thoughts are checked only
-            with all,thoughts.
+        checks: exact checks beside the PRM, which prove that a step is wrong: all, none, names with commas between them (equation,unit,algebra,answer), or auto, which is all with the default PRM and none with any other. Thoughts are checked only with all,thoughts.
         marker: the text that ends each step, for split marker and auto.
         orm: an outcome reward model: its one verdict on the whole solution stands beside the steps.
         truncate: score what fits of a solution that is too long and leave the later steps None, instead of raising.
         seed: for generative PRMs, the seed of their samples.
         show: print this many graded solutions for people, in colour on a terminal (5 there unless --out is given).
-        push: send the scores to the tracer that the traces are from, when they stand in --out: langfuse-scores, langsmith-feedback,
-            phoenix-annotations or otel-evaluations. Address and keys are those of its own environment variables.
-        token_budget: tokens a forward pass; bounds memory. Default: 2,048 on CPU; on CUDA by free memory, 2,048 to 16,384.
+        push: send the scores to the tracer that the traces are from, when they stand in --out: langfuse-scores, langsmith-feedback, phoenix-annotations or otel-evaluations. Address and keys are those of its own environment variables.
     """
     if show and out is not None and is_stream(out):
         raise UsageError(f"`show` prints where `out` {out} puts the rows; give `out` a file's name")
@@ -102,7 +82,7 @@ def grade_command(
 
     results = grade(
         file,
-        prm.lazy(truncate=truncate, seed=seed, token_budget=token_budget, **vars(place)),
+        prm.lazy(truncate=truncate, seed=seed, **vars(place)),
         out=out if out is not None or for_people else "-",
         report=report,
         threshold=threshold,

@@ -1,19 +1,26 @@
-"""`stepmark label`: the commands of `stepmark.label`, one a method; a method's flags are the fields of its class."""
+"""`stepmark label`: the commands of `stepmark.label`, one a method; a method's settings are the fields of its class."""
 
-from __future__ import annotations
-
+# Without postponed annotations: the function of a method is annotated with its class, which is an argument here.
+import sys
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
 from stepmark.backends.cluster import Cluster
-from stepmark.cli.twin import Call, Model, command, report
+from stepmark.cli import options as opt
 from stepmark.errors import UsageError
-from stepmark.labels.labelling import Labeller
-from stepmark.labels.methods import METHODS, needs_of
+from stepmark.labels.consensus import Rule, combine
+from stepmark.labels.criteria import read_criteria
+from stepmark.labels.exact import KINDS, Kind, plant_errors
+from stepmark.labels.formulas import Formulas
+from stepmark.labels.judge import Judge
+from stepmark.labels.labelling import Rollouts
+from stepmark.labels.methods import METHODS
 from stepmark.labels.solutions import label
-from stepmark.models.policies import check_policy, load_policy
+from stepmark.models.policies import lazy_policy
+from stepmark.records import DEFAULT_AXIS
 
 app = App(
     name="label",
@@ -23,106 +30,205 @@ app = App(
     default_parameter=Parameter(negative=""),
 )
 
-_OTHERS = {
-    "exact": "Errors put on purpose into right solutions; needs no model.",
-    "consensus": "What several labelled files of the same solutions agree on.",
-}
-"""Commands that are no labellers."""
-
-_VERIFYING = ("verifier", "answers", "isolation")
-_ASKING = ("policy", "budget", "in_flight", "cluster")
-
-_COMMON = ("policy", "out", "verifier", "budget", "split", "columns", "keep_going", "seed")
+Solutions = Annotated[opt.FileOrDash, Parameter(help=f"solutions: {opt.ROWS}")]
 
 
-def _run(call: Call) -> int:
-    if call.settings["out"] is None:
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class LabelOptions:
+    """What every labeller takes, under the names that `stepmark.label` has for it."""
+
+    out: Annotated[opt.FileOrDash | None, opt.in_common("--out")] = None
+    """Write the labelled solutions to this file (format stepmark-labels), gzipped if its name ends in .gz."""
+    report: Annotated[opt.FileOrDash | None, opt.in_common("--report")] = None
+    """Write the labelled solutions as one HTML page to this file."""
+    split: opt.Split = "auto"
+    columns: opt.Columns | None = None
+    keep_going: opt.KeepGoing = False
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class PolicyOptions:
+    """What a labeller takes that asks a policy."""
+
+    policy: opt.PolicyName | None = None
+    budget: Annotated[int | None, opt.in_common("--budget")] = None
+    """Stop when the labelled solutions have cost this many tokens of the policy; the others are counted as not labelled."""
+    in_flight: Annotated[int, opt.in_machine("--in-flight")] = 64
+    """Solutions that are labelled at once: more fill a server better and take more memory."""
+    quantize: opt.Quantize | None = None
+    place: opt.PolicyDevice = opt.PolicyDevice()
+    cluster: Annotated[Cluster, opt.CLUSTER] = Cluster()
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class VerifierOptions:
+    """What a labeller takes that compares answers."""
+
+    verifier: opt.Verifier = "math"
+    answers: opt.Answers = "stated"
+    isolation: opt.IsolationOption | None = None
+
+
+def _label(
+    file: str,
+    method: Any,
+    options: LabelOptions,
+    asked: PolicyOptions | None = None,
+    verifying: VerifierOptions | None = None,
+    settings: tuple[str, ...] = (),
+) -> int:
+    if options.out is None:
         raise UsageError("expected `out`: the file that the labelled solutions are written to")
-    report(label(call.inputs[0], call.models.get("policy"), **call.settings).summary)
+    policy, arguments = None, {**vars(options), **({} if verifying is None else vars(verifying))}
+    if asked is not None:
+        arguments |= {"budget": asked.budget, "in_flight": asked.in_flight, "cluster": asked.cluster}
+        if asked.policy is not None:
+            policy = lazy_policy(asked.policy, quantize=asked.quantize, **vars(asked.place))
+    print(label(file, policy, method=method, settings=settings, **arguments).summary, file=sys.stderr)
     return 0
 
 
-def _run_exact(call: Call) -> int:
-    from stepmark.labels.exact import plant_errors
+@app.default
+def any_labeller(
+    file: Solutions,
+    /,
+    *,
+    method: Annotated[str, opt.in_common("--method")] = "bayes",
+    settings: opt.Settings = (),
+    asked: PolicyOptions = PolicyOptions(),
+    options: LabelOptions = LabelOptions(),
+    verifying: VerifierOptions = VerifierOptions(),
+) -> int:
+    """Label with any method by its name: `--method bayes`, or your own class: `--method package.module:Class`.
 
-    settings = dict(call.settings)
-    file = call.inputs[0] if call.inputs else None
-    report(plant_errors(file, out=settings.pop("out") or "-", **settings).summary)
+    Args:
+        method: rollout, binary, bayes, tree, judge, formulas, or "package.module:Class".
+    """
+    return _label(file, method, options, asked, verifying, settings)
+
+
+def _command(kind: Any) -> Callable[..., int]:
+    """The command of a method that writes rollouts."""
+
+    def command(
+        file: Solutions,
+        /,
+        *,
+        asked: PolicyOptions = PolicyOptions(),
+        options: LabelOptions = LabelOptions(),
+        verifying: VerifierOptions = VerifierOptions(),
+        method: Annotated[kind, opt.fields_but("how", "prior")] = kind(),
+        how: Annotated[Rollouts, opt.FIELDS] = Rollouts(),
+    ) -> int:
+        return _label(file, replace(method, how=how), options, asked, verifying)
+
+    command.__doc__ = kind.__doc__
+    return command
+
+
+for _name in ("rollout", "binary", "bayes", "tree"):
+    app.command(_command(METHODS.load(_name)), name=_name)
+
+
+@app.command(name="judge", help=Judge.__doc__)
+def _judge(
+    file: Solutions,
+    /,
+    *,
+    asked: PolicyOptions = PolicyOptions(),
+    options: LabelOptions = LabelOptions(),
+    criteria: Annotated[tuple[str, ...], opt.in_common("--criteria")] = (),
+    method: Annotated[Judge, opt.fields_but("criteria")] = Judge(),
+) -> int:
+    """Label by a judge, whose help is the docstring of its class.
+
+    Args:
+        criteria: judge each step by these in place of the first wrong step; repeat for several: presets (math, code, tools, research, safety), or files of criteria (.toml, .yaml, .json).
+    """
+    return _label(file, replace(method, criteria=read_criteria(criteria)), options, asked)
+
+
+@app.command(name="formulas", help=Formulas.__doc__)
+def _formulas(
+    file: Solutions,
+    /,
+    *,
+    options: LabelOptions = LabelOptions(),
+    method: Annotated[Formulas, opt.FIELDS] = Formulas(),
+) -> int:
+    return _label(file, method, options)
+
+
+@app.command
+def exact(
+    file: Annotated[opt.FileOrDash | None, Parameter(help=f"right solutions: {opt.ROWS}")] = None,
+    /,
+    *,
+    out: Annotated[opt.FileOrDash, opt.in_common("--out")] = "-",
+    arithmetic: Annotated[int | None, opt.in_common("--arithmetic")] = None,
+    wrong: Annotated[int, opt.in_common("--wrong")] = 4,
+    kinds: Annotated[tuple[Kind, ...], opt.in_common("--kinds")] = KINDS,
+    seed: Annotated[int, opt.in_common("--seed")] = 0,
+    split: opt.Split = "auto",
+    columns: opt.Columns | None = None,
+    keep_going: opt.KeepGoing = False,
+) -> int:
+    """Errors put on purpose into right solutions, with true labels; needs no model.
+
+    Args:
+        out: write the labelled solutions to this file (format stepmark-labels), gzipped if its name ends in .gz; "-" for standard output. What is left out is listed in OUT.refused.jsonl.
+        arithmetic: in the place of solutions: right solutions of this many problems of the arithmetic world, made from seed.
+        wrong: wrong variants of each solution, at most: of every kind in turn, as far as there are places for them.
+        kinds: kinds of errors to put in; repeat for several: value, operand, operation, unit, dropped, repeated, jump, "early stop".
+        seed: seed of the places and the errors.
+    """
+    made = plant_errors(
+        file,
+        out=out,
+        arithmetic=arithmetic,
+        wrong=wrong,
+        kinds=kinds,
+        seed=seed,
+        split=split,
+        columns=columns,
+        keep_going=keep_going,
+    )
+    print(made.summary, file=sys.stderr)
     return 0
 
 
-def _run_consensus(call: Call) -> int:
-    from stepmark.labels.consensus import combine
+@app.command
+def consensus(
+    *file: Annotated[
+        opt.FileOrDash,
+        Parameter(
+            help="labelled solutions, of stepmark label or in any format that stepmark convert reads",
+            required=True,
+        ),
+    ],
+    out: Annotated[opt.FileOrDash, opt.in_common("--out")] = "-",
+    rule: Annotated[Rule, opt.in_common("--rule")] = "first-error-agrees",
+    sources: Annotated[tuple[str, ...], opt.in_common("--sources")] = (),
+    least: Annotated[int, opt.in_common("--least")] = 2,
+    values: Annotated[float | None, opt.in_common("--values")] = None,
+    columns: opt.Columns | None = None,
+    axis: Annotated[str, opt.in_method("--axis")] = DEFAULT_AXIS,
+) -> int:
+    """What several labelled files of the same solutions agree on.
 
-    settings = dict(call.settings)
-    report(combine(call.inputs, out=settings.pop("out") or "-", **settings).summary)
+    Args:
+        out: write the solutions that are kept to this file (format stepmark-labels), gzipped if its name ends in .gz; "-" for standard output. The others stand in OUT.dropped.jsonl, each with its reason.
+        rule: what counts as agreement: first-error-agrees or majority.
+        sources: names of the judges that take part; repeat for several. A silent source counts as not knowing. Default: every judge of the files.
+        least: sources that must have judged a solution, 1 or more.
+        values: read a source's shares of successes too, where it gives no rating: over this, in [0, 1), is right; 0 for hard labels.
+        axis: which judgements are compared, where steps are judged on several axes: the name of a criterion. Default: whether the step is right.
+    """
+    kept = combine(
+        file, out=out, rule=rule, sources=sources, least=least, values=values, columns=columns, axis=axis
+    )
+    print(kept.summary, file=sys.stderr)
     return 0
-
-
-def _command(name: str | None) -> Callable[..., int]:
-    """The command of a method; None: of any, by its name."""
-    labeller: Callable[[], Labeller] | None = None if name is None else METHODS.load(name)
-    unasked: tuple[str, ...] = ()
-    if labeller is not None:
-        needs = needs_of(labeller())
-        unasked = (
-            "settings",
-            *(() if needs.verifier else _VERIFYING),
-            *(_ASKING if needs.policy == "none" else ()),
-        )
-    methods: dict[str, Callable[[], Any]] = {} if labeller is None else {"method": labeller}
-    policy = Model(load=load_policy, check=check_policy, drop=("counts", "memory_tokens"), optional=True)
-    made = command(
-        label,
-        _run,
-        file="solutions: JSON lines, CSV, TSV, Parquet or a JSON list, or a folder of them",
-        models={} if "policy" in unasked else {"policy": policy},
-        methods=methods if "cluster" in unasked else {**methods, "cluster": Cluster},
-        hidden=("prior",),
-        common=_COMMON if name is not None else ("method", "settings", *_COMMON[:-1]),
-        drop=("progress", *unasked),
-    )
-    made.__doc__ = (
-        METHODS.summary(name)
-        if name is not None
-        else "Label with any method by its name: `--method bayes`, or your own class: `--method package.module:Class`."
-    )
-    return made
-
-
-def _exact() -> Callable[..., int]:
-    from stepmark.labels.exact import plant_errors
-
-    return command(
-        plant_errors,
-        _run_exact,
-        file="right solutions: JSON lines, CSV, TSV, Parquet or a JSON list, or a folder of them",
-        required=False,
-        common=("out", "arithmetic", "wrong", "kinds", "seed", "split", "columns", "keep_going"),
-    )
-
-
-def _consensus() -> Callable[..., int]:
-    from stepmark.labels.consensus import combine
-
-    return command(
-        combine,
-        _run_consensus,
-        file="labelled solutions, of stepmark label or in any format that stepmark convert reads",
-        many=True,
-        common=("out", "rule", "sources", "least", "values", "columns"),
-    )
-
-
-def __getattr__(name: str) -> Callable[..., int]:
-    """The command of a method, made when it is asked for."""
-    if name in METHODS:
-        return _command(name)
-    if name in _OTHERS:
-        return _exact() if name == "exact" else _consensus()
-    raise AttributeError(name)
-
-
-for _name, _summary in {**{name: METHODS.summary(name) for name in METHODS}, **_OTHERS}.items():
-    app.command(f"{__name__}:{_name}", name=_name, help=_summary)
-app.default(_command(None))

@@ -31,14 +31,20 @@ in_output = partial(Parameter, group=Group("Output", sort_key=5))
 in_machine = partial(Parameter, group=MACHINE)
 
 
-def fields_but(*names: str) -> Parameter:
-    """The fields of a class as flags, without these: each has its name, type, default and description from the class."""
-    return Parameter(
-        name="*", group=METHOD, consume_multiple=True, parse=re.compile(rf"^(?!({'|'.join(names)})$)")
-    )
+def without(*names: str) -> Parameter:
+    """The options of a class without these."""
+    return Parameter(parse=re.compile(rf"^(?!({'|'.join(names)})$)"))
 
 
 FIELDS = Parameter(name="*", group=METHOD, consume_multiple=True)
+"""The fields of a class as flags, of a method mostly: each has its name, type, default and description from the class."""
+
+
+def fields_but(*names: str) -> Parameter:
+    """The fields of a class as flags (`FIELDS`), without these."""
+    return Parameter.combine(FIELDS, without(*names))
+
+
 CLUSTER = Parameter(name="*", group=MACHINE)
 
 ROWS = "JSON lines, CSV, TSV, Parquet or a JSON list, or a folder of them"
@@ -116,6 +122,13 @@ PolicyName = Annotated[
         help="The policy: a folder or hub name that transformers can load; http://host:port/v1#model for a server (without #model the server's only model is taken; the key in STEPMARK_API_KEY is sent, if there is one); package.module:factory, whose call gives a policy; or stepmark:arithmetic, the tiny model of the arithmetic world.",
     ),
 ]
+Quantize = Annotated[
+    Bits,
+    in_machine(
+        "--quantize",
+        help="Keep a local model's layers' weights in 8 or 4 bit. Such a policy writes other texts, and has another identity.",
+    ),
+]
 PolicyQuantize = Annotated[
     Bits,
     in_machine(
@@ -143,8 +156,7 @@ class PRMOptions:
     "package.module:factory" whose call gives a PRM. A server is asked whether it is a stepmark server (stepmark serve), which reads texts; any
     other one is sent token ids (vLLM, SGLang) and needs tokenizer."""
     family: Annotated[str | None, in_model("--family")] = None
-    """The PRM's family (stepmark families lists them); default: from the checkpoint. Published generative PRMs that stepmark families does
-    not list need it."""
+    """The PRM's family (stepmark families lists them); default: from the checkpoint. Published generative PRMs that stepmark families does not list need it."""
     neutral: Annotated[Literal["positive", "negative"], in_model("--neutral")] = "positive"
     """For three-class PRMs, whether a neutral step counts as good (Lightman et al. 2023, Table 4)."""
     reference: Annotated[str | None, in_model("--reference")] = None
@@ -177,6 +189,15 @@ class PRMDevice:
     """"float32", "bfloat16", or "auto": bfloat16 where the device computes in it natively and the checkpoint is stored in it, else float32."""
     device: Annotated[str, in_machine("--device")] = "auto"
     """"cpu", "cuda", "cuda:1", "auto" (one GPU if there is one), or "all": the layers are spread over all GPUs."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class BatchDevice(PRMDevice):
+    """Where a PRM computes, and how much at once."""
+
+    token_budget: Annotated[int | None, in_machine("--token-budget")] = None
+    """Tokens a forward pass; bounds memory. Default: 2,048 on CPU; on CUDA by free memory, 2,048 to 16,384."""
 
 
 @Parameter(name="*")

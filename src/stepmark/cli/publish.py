@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from stepmark.cli.twin import Call, command
-from stepmark.errors import UsageError
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from stepmark.cli import options as opt
 from stepmark.integrations.hub import publish
-from stepmark.show.text import amount
 
 
-def _run(call: Call) -> int:
-    if len(call.inputs) != 2:
-        raise UsageError(
-            f"expected the checkpoint's folder and the repository as OWNER/NAME, found {amount(len(call.inputs), 'word')}"
-        )
-    folder, repo = call.inputs
-    files, commit = publish(folder, repo, **call.settings)
+def publish_command(
+    folder: Annotated[str, Parameter(help="the checkpoint's folder")],
+    repo: Annotated[str, Parameter(help="the repository as OWNER/NAME; made if it does not exist")],
+    /,
+    *,
+    private: Annotated[bool, opt.in_common("--private")] = False,
+    message: Annotated[str | None, opt.in_common("--message")] = None,
+    dry_run: Annotated[bool, opt.in_common("--dry-run")] = False,
+) -> int:
+    """Publish a checkpoint with its card on the Hugging Face hub, in one commit.
+
+    Args:
+        private: make the repository private.
+        message: message of the commit.
+        dry_run: check only, and send nothing.
+    """
+    files, commit = publish(folder, repo, private=private, message=message, dry_run=dry_run)
     for name, size in files.items():
         print(f"  {name}  {size / 1e6:.1f} MB")
     print(f"published: {commit}" if commit else "nothing was sent (--dry-run)")
     return 0
-
-
-publish_command = command(
-    publish,
-    _run,
-    file="the checkpoint's folder, and the repository as OWNER/NAME",
-    many=True,
-    common=("private", "message", "dry_run"),
-)

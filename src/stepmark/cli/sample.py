@@ -2,39 +2,77 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from stepmark.backends import INSTRUCTION
 from stepmark.backends.cluster import Cluster
-from stepmark.cli.twin import Call, Model, command, report
+from stepmark.cli import options as opt
 from stepmark.errors import UsageError
-from stepmark.models.policies import check_policy, load_policy
+from stepmark.models.policies import lazy_policy
 from stepmark.sampling.problems import sample
 
 
-def _run(call: Call) -> int:
-    policy = call.models["policy"]
-    assert policy is not None
-    if call.settings["out"] is None:
+def sample_command(
+    file: Annotated[opt.FileOrDash, Parameter(help=f"problems: {opt.ROWS}")],
+    /,
+    *,
+    policy: opt.PolicyName,
+    out: Annotated[opt.FileOrDash | None, opt.in_common("--out")] = None,
+    n: Annotated[int, opt.in_common("--n")] = 8,
+    temperature: Annotated[float, opt.in_common("--temperature")] = 0.8,
+    max_tokens: Annotated[int, opt.in_common("--max-tokens")] = 1024,
+    verifier: opt.Verifier | None = "math",
+    limit: opt.Limit | None = None,
+    columns: opt.Columns | None = None,
+    keep_going: opt.KeepGoing = False,
+    seed: Annotated[int, opt.in_common("--seed")] = 0,
+    top_p: Annotated[float, opt.in_method("--top-p")] = 1.0,
+    prompt: Annotated[Literal["chat", "text"], opt.in_method("--prompt")] = "chat",
+    instruction: Annotated[str, opt.in_method("--instruction")] = INSTRUCTION,
+    answers: opt.Answers = "stated",
+    isolation: opt.IsolationOption | None = None,
+    in_flight: Annotated[int, opt.in_machine("--in-flight")] = 64,
+    quantize: opt.Quantize | None = None,
+    place: opt.PolicyDevice = opt.PolicyDevice(),
+    cluster: Annotated[Cluster, opt.CLUSTER] = Cluster(),
+) -> int:
+    """Sample solutions of problems from a policy.
+
+    Args:
+        out: write the solutions to this file, one JSON line each, gzipped if its name ends in .gz.
+        n: solutions of each problem, 1 or more.
+        temperature: sampling temperature, 0 or more; 0 with n 1 is greedy.
+        max_tokens: the longest solution, in tokens.
+        seed: seed of the samples.
+        top_p: sample among the likeliest tokens that together have this share of the probability, in (0, 1].
+        prompt: ask as the user's turn of a chat, or as plain text, for base models.
+        instruction: what is written after the problem; "" for nothing.
+        in_flight: problems that are asked about at once.
+    """
+    if out is None:
         raise UsageError("expected `out`: the file that the solutions are written to")
-    report(sample(call.inputs[0], policy, **call.settings).summary)
+    samples = sample(
+        file,
+        lazy_policy(policy, quantize=quantize, **vars(place)),
+        n=n,
+        temperature=temperature,
+        top_p=top_p,
+        max_tokens=max_tokens,
+        prompt=prompt,
+        instruction=instruction,
+        verifier=verifier,
+        answers=answers,
+        isolation=isolation,
+        seed=seed,
+        limit=limit,
+        out=out,
+        columns=columns,
+        keep_going=keep_going,
+        in_flight=in_flight,
+        cluster=cluster,
+    )
+    print(samples.summary, file=sys.stderr)
     return 0
-
-
-sample_command = command(
-    sample,
-    _run,
-    file="problems: JSON lines, CSV, TSV, Parquet or a JSON list, or a folder of them",
-    models={"policy": Model(load=load_policy, check=check_policy, drop=("counts", "memory_tokens"))},
-    methods={"cluster": Cluster},
-    common=(
-        "policy",
-        "out",
-        "n",
-        "temperature",
-        "max_tokens",
-        "verifier",
-        "limit",
-        "columns",
-        "keep_going",
-        "seed",
-    ),
-    drop=("progress",),
-)

@@ -1,20 +1,18 @@
-"""`stepmark search`: the commands of `stepmark.search`, one a method; a method's flags are the fields of its class."""
+"""`stepmark search`: the commands of `stepmark.search`, one a method; a method's settings are the fields of its class."""
 
-from __future__ import annotations
-
+# Without postponed annotations: the function of a method is annotated with its class, which is an argument here.
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
 from stepmark.backends.cluster import Cluster
-from stepmark.cli.twin import Call, Model, command, report
+from stepmark.cli import options as opt
 from stepmark.errors import UsageError
-from stepmark.models.load import check_arguments, load_prm
-from stepmark.models.policies import check_policy, load_policy
-from stepmark.searches.base import SearchResult
+from stepmark.models.policies import lazy_policy
+from stepmark.searches.base import SearchResult, Steps
 from stepmark.searches.methods import METHODS, OF_THE_RUN
 from stepmark.searches.run import count_of, search
 from stepmark.show.text import amount
@@ -26,39 +24,124 @@ app = App(
     default_parameter=Parameter(negative=""),
 )
 
-_COMMON = ("policy", "prm", "out", "report", "problem", "budget", "verifier", "columns", "keep_going", "seed")
+Problems = Annotated[opt.FileOrDash, Parameter(help=f"problems: {opt.ROWS}")]
 
 
-def _typed(*, problem: str | None = None) -> None:
-    """Settings of the command alone.
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """The policy that writes and the PRM that judges."""
 
-    Args:
-        problem: instead of FILE: one problem, whose solution is printed.
-    """
+    policy: opt.PolicyName
+    prm: opt.PRMOptions = opt.PRMOptions()
+    place: opt.PolicyDevice = opt.PolicyDevice()
+    policy_quantize: opt.PolicyQuantize | None = None
 
 
-def _run(call: Call) -> int:
-    settings = dict(call.settings)
-    problem, method = settings.pop("problem"), settings.pop("method")
-    file = call.inputs[0] if call.inputs and call.inputs[0] is not None else None
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """What every search takes, under the names that `stepmark.search` has for it."""
+
+    out: Annotated[opt.FileOrDash | None, opt.in_common("--out")] = None
+    """Write the solutions to this file, one JSON line a problem, gzipped if its name ends in .gz."""
+    report: Annotated[opt.FileOrDash | None, opt.in_common("--report")] = None
+    """Draw the trees on this HTML page, one file that works without a network."""
+    budget: Annotated[int | None, opt.in_common("--budget")] = None
+    """Tokens that one problem may cost: written by the policy and read by the PRM. No request is made beyond it."""
+    verifier: opt.Verifier = "math"
+    columns: opt.Columns | None = None
+    keep_going: opt.KeepGoing = False
+    aggregate: Annotated[str | None, opt.in_method("--aggregate")] = None
+    """How step scores make one number: product, min, mean, last, max, sum-logit or softmin. Default: the PRM's own."""
+    checks: Annotated[str, opt.in_method("--checks")] = "auto"
+    """Exact checks that refute steps, which are then given up unscored: all, none, names with commas between them (as for stepmark grade), or auto, which is all with the default PRM and none with any other."""
+    answers: opt.Answers = "stated"
+    isolation: opt.IsolationOption | None = None
+    memory_tokens: Annotated[int | None, opt.in_method("--memory-tokens")] = None
+    """Tokens whose keys and values the PRM keeps at most. Default: 65,536."""
+    policy_memory_tokens: Annotated[int, opt.in_method("--policy-memory-tokens")] = 65_536
+    """Tokens whose keys and values a policy in this process keeps at most; 0 keeps none."""
+    trace: Annotated[opt.FileOrDash | None, opt.in_output("--trace")] = None
+    """Write the trees to this file, one JSON line a problem, gzipped if its name ends in .gz."""
+    in_flight: Annotated[int, opt.in_machine("--in-flight")] = 16
+    """Problems that are searched at once: more fill a server better and take more memory."""
+    cluster: Annotated[Cluster, opt.CLUSTER] = Cluster()
+
+
+Problem = Annotated[
+    str, opt.in_common("--problem", help="Instead of FILE: one problem, whose solution is printed.")
+]
+
+
+def _search(
+    file: str | None,
+    problem: str | None,
+    models: ModelOptions,
+    options: SearchOptions,
+    method: Any,
+    settings: tuple[str, ...] = (),
+) -> int:
     if (file is None) == (problem is None):
         raise UsageError('expected either FILE, a file of problems, or --problem "…", one that is typed')
     if problem is not None and not problem.strip():
         raise UsageError("`problem`: expected a text, found only white space")
-    if file is not None and settings["out"] is None:
+    if file is not None and options.out is None:
         raise UsageError("expected `out`: the file that what is found is written to")
-    if not isinstance(method, str):  # as a shell passes a new line
-        method = replace(method, how=replace(method.how, stop=method.how.stop.replace("\\n", "\n")))
-    policy, prm = call.models["policy"], call.models["prm"]
-    assert policy is not None
-    assert prm is not None
-    rows = file if file is not None else [{"problem": problem, "id": "typed"}]
-    results = search(rows, policy, prm, method=method, progress=file is not None, **settings)
+    place = vars(models.place)
+    results = search(
+        file if file is not None else [{"problem": problem, "id": "typed"}],
+        lazy_policy(models.policy, quantize=models.policy_quantize, **place),
+        models.prm.lazy(**place),
+        method=method,
+        settings=settings,
+        progress=file is not None,
+        **vars(options),
+    )
     if file is None:
         _print_found(results[0], results.manifest["threshold"])
     else:
-        report(results.summary)
+        print(results.summary, file=sys.stderr)
     return 0
+
+
+@app.default
+def any_search(
+    file: Problems | None = None,
+    /,
+    *,
+    method: Annotated[str, opt.in_common("--method")] = "beam",
+    settings: opt.Settings = (),
+    models: ModelOptions,
+    problem: Problem | None = None,
+    options: SearchOptions = SearchOptions(),
+) -> int:
+    """Search with any method by its name: `--method beam`, or your own class: `--method package.module:Class`.
+
+    Args:
+        method: greedy, best-of-n, majority, weighted-vote, beam, dvts, rebase, mcts, or "package.module:Class".
+    """
+    return _search(file, problem, models, options, method, settings)
+
+
+def _command(kind: Any) -> Callable[..., int]:
+    """The command of a method."""
+
+    def command(
+        file: Problems | None = None,
+        /,
+        *,
+        models: ModelOptions,
+        problem: Problem | None = None,
+        options: SearchOptions = SearchOptions(),
+        method: Annotated[kind, opt.fields_but("how", *OF_THE_RUN)] = kind(),
+        how: Annotated[Steps, opt.FIELDS] = Steps(),
+    ) -> int:
+        how = replace(how, stop=how.stop.replace("\\n", "\n"))  # as a shell passes a new line
+        return _search(file, problem, models, options, replace(method, how=how))
+
+    command.__doc__ = kind.__doc__
+    return command
 
 
 def _print_found(found: SearchResult, threshold: float | None) -> None:
@@ -100,43 +183,5 @@ def _print_found(found: SearchResult, threshold: float | None) -> None:
     )
 
 
-def _command(name: str | None) -> Callable[..., int]:
-    """The command of a method; None: of any, by its name."""
-    methods: Mapping[str, Callable[[], Any]] = {} if name is None else {"method": METHODS.load(name)}
-    made = command(
-        search,
-        _run,
-        file="problems: JSON lines, CSV, TSV, Parquet or a JSON list, or a folder of them",
-        required=False,
-        models={
-            "policy": Model(
-                load=load_policy, check=check_policy, drop=("counts", "memory_tokens"), own=("quantize",)
-            ),
-            "prm": Model(
-                load=load_prm, check=check_arguments, drop=("outcome", "token_budget", "truncate", "seed")
-            ),
-        },
-        methods={**methods, "cluster": Cluster},
-        hidden=OF_THE_RUN,
-        common=_COMMON if name is not None else ("method", "settings", *_COMMON[:-2]),
-        drop=("progress", *(("settings",) if name is not None else ())),
-        also=_typed,
-    )
-    made.__doc__ = (
-        METHODS.summary(name)
-        if name is not None
-        else "Search with any method by its name: `--method beam`, or your own class: `--method package.module:Class`."
-    )
-    return made
-
-
-def __getattr__(name: str) -> Callable[..., int]:
-    """The command of a method, made when it is asked for."""
-    if name not in METHODS:
-        raise AttributeError(name)
-    return _command(name)
-
-
 for _name in METHODS:
-    app.command(f"{__name__}:{_name}", name=_name, help=METHODS.summary(_name))
-app.default(_command(None))
+    app.command(_command(METHODS.load(_name)), name=_name)

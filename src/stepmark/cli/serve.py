@@ -2,37 +2,51 @@
 
 from __future__ import annotations
 
-from stepmark.cli.twin import Call, Model, command
-from stepmark.models.families import full_name
-from stepmark.models.load import check_arguments, load_prm
-from stepmark.models.policies import check_policy, load_policy
+from typing import Annotated
+
+from cyclopts import Group, Parameter
+
+from stepmark.cli import options as opt
+from stepmark.models.policies import lazy_policy
 from stepmark.serving.run import serve
 from stepmark.serving.settings import ChatModel, ServerSettings
 
+SERVER = Parameter(name="*", group=Group("Server", sort_key=4))
+CHAT = Parameter(name="*", group=Group("Chat model", sort_key=4.5))
 
-def _run(call: Call) -> int:
-    prm = call.models["prm"]
-    assert prm is not None
-    serve(prm, call.models["policy"], **call.settings)
+
+def serve_command(
+    *,
+    prm: opt.PRMOptions = opt.PRMOptions(),
+    host: Annotated[str, opt.in_common("--host")] = "127.0.0.1",
+    port: Annotated[int, opt.in_common("--port")] = 8008,
+    keys: Annotated[opt.FileOrDash | None, opt.in_common("--keys")] = None,
+    open: Annotated[bool, opt.in_common("--open")] = False,
+    policy: opt.PolicyName | None = None,
+    truncate: Annotated[bool, opt.in_model("--truncate")] = False,
+    seed: Annotated[int, opt.in_model("--seed")] = 0,
+    settings: Annotated[ServerSettings, SERVER] = ServerSettings(),
+    chat: Annotated[ChatModel, CHAT] = ChatModel(),
+    quiet: Annotated[bool, opt.in_output("--quiet")] = False,
+    place: opt.PRMDevice = opt.PRMDevice(),
+    policy_quantize: opt.PolicyQuantize | None = None,
+) -> int:
+    """Serve a PRM over HTTP until Ctrl-C or SIGTERM: scores, candidates in order, growing prefixes, for many clients at once.
+
+    With a policy the server answers as a chat model too, at /v1/chat/completions: the policy writes several completions and the PRM chooses.
+
+    Args:
+        host: the address to listen on. Other machines reach another address than 127.0.0.1; then keys is needed, or open.
+        port: where it listens; 0 for any port that is free.
+        keys: a file of those who may ask, a line each: NAME KEY.
+        open: answer every client that reaches the server.
+        truncate: score what fits of a solution that is too long and leave the later steps None, instead of raising.
+        seed: for generative PRMs, the seed of their samples.
+        quiet: no line for each request on standard error.
+    """
+    writer = None if policy is None else lazy_policy(policy, quantize=policy_quantize, **vars(place))
+    reader = prm.lazy(truncate=truncate, seed=seed, **vars(place))
+    serve(
+        reader, writer, host=host, port=port, keys=keys, open=open, settings=settings, chat=chat, quiet=quiet
+    )
     return 0
-
-
-serve_command = command(
-    serve,
-    _run,
-    file=None,
-    models={
-        "prm": Model(
-            load=load_prm, check=check_arguments, full_name=full_name, drop=("outcome", "token_budget")
-        ),
-        "policy": Model(
-            load=load_policy,
-            check=check_policy,
-            optional=True,
-            drop=("counts", "memory_tokens"),
-            own=("quantize",),
-        ),
-    },
-    methods={"settings": ServerSettings, "chat": ChatModel},
-    common=("prm", "host", "port", "keys", "open", "name", "aggregate", "threshold", "policy", "search"),
-)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from stepmark.cli.options import FileOrDash, Reasoning, Split, in_common
+from stepmark.cli import options as opt
 from stepmark.data.conversations import split_file
 from stepmark.data.steps.splitting import Segmentation
 from stepmark.records import Step
@@ -20,14 +20,14 @@ _VISIBLE |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
 def split_command(
-    file: Annotated[FileOrDash, Parameter(help='a text file with one solution; "-" for standard input')],
+    file: Annotated[opt.FileOrDash, Parameter(help='a text file with one solution; "-" for standard input')],
     /,
     *,
-    split: Split = "auto",
-    marker: Annotated[str | None, in_common("--marker")] = None,
-    language: Annotated[str | None, in_common("--language")] = None,
-    reasoning: Reasoning = "keep",
-    as_json: Annotated[bool, in_common("--json")] = False,
+    split: opt.Split = "auto",
+    marker: Annotated[str | None, opt.in_common("--marker")] = None,
+    language: Annotated[str | None, opt.in_common("--language")] = None,
+    reasoning: opt.Reasoning = "keep",
+    as_json: Annotated[bool, opt.in_common("--json")] = False,
 ) -> int:
     """Cut solutions into steps.
 

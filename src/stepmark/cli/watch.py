@@ -16,25 +16,23 @@ if TYPE_CHECKING:
     from stepmark.models.prm import PRM
     from stepmark.scoring.live import LiveScores, TurnScore
 
-Flag = Parameter(negative="")
-
 
 def watch_command(
     session: str | None = None,
     /,
     *,
-    prm: str | None = None,
-    follow: Annotated[bool, Flag] = False,
-    hook: Annotated[bool, Flag] = False,
-    threshold: float | None = None,
-    checks: str = "auto",
-    reasoning: Literal["keep", "only", "drop"] = "keep",
-    longest: int = 2000,
-    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
-    interval: float = 1.0,
-    family: str | None = None,
-    device: str = "auto",
-    tokenizer: str | None = None,
+    prm: Annotated[str | None, Parameter("--prm")] = None,
+    follow: Annotated[bool, Parameter("--follow")] = False,
+    hook: Annotated[bool, Parameter("--hook")] = False,
+    threshold: Annotated[float | None, Parameter("--threshold")] = None,
+    checks: Annotated[str, Parameter("--checks")] = "auto",
+    reasoning: Annotated[Literal["keep", "only", "drop"], Parameter("--reasoning")] = "keep",
+    longest: Annotated[int, Parameter("--longest")] = 2000,
+    as_json: Annotated[bool, Parameter("--json")] = False,
+    interval: Annotated[float, Parameter("--interval")] = 1.0,
+    family: Annotated[str | None, Parameter("--family")] = None,
+    device: Annotated[str, Parameter("--device")] = "auto",
+    tokenizer: Annotated[str | None, Parameter("--tokenizer")] = None,
 ) -> int:
     """Score the turns of an agent's session as they come, or answer an agent's hook.
 

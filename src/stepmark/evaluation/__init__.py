@@ -9,7 +9,7 @@ def _benchmark(name: str) -> Any:
     from stepmark.evaluation.benchmarks import declared
     from stepmark.evaluation.evaluation import EVALUATIONS
 
-    for place, _ in declared().values():
+    for place in declared().values():
         if place.partition(":")[2] == name:
             return EVALUATIONS.load(place)
     raise AttributeError(f"module 'stepmark.evaluation' has no attribute {name!r}")
@@ -18,7 +18,7 @@ def _benchmark(name: str) -> Any:
 def _benchmarks() -> list[str]:
     from stepmark.evaluation.benchmarks import declared
 
-    return [place.partition(":")[2] for place, _ in declared().values()]
+    return [place.partition(":")[2] for place in declared().values()]
 
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, _benchmark, _benchmarks)

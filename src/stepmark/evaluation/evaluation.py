@@ -226,8 +226,6 @@ class Evaluation:
     """The models that it uses: prm, orm, policy."""
     reads_scores: ClassVar[bool] = True
     """Whether a file of scores can stand for the PRM."""
-    typed: ClassVar[str] = ""
-    """What files stand in front of the flags of its command: the data, then those of the field `labels`; "" for none, and `data` is a flag."""
     dataset: ClassVar[str | None] = None
     """The hub repository that the data "hub" downloads."""
     files: ClassVar[tuple[str, ...]] = ()
@@ -350,45 +348,19 @@ def check_same(path: Path, manifest: Mapping[str, Any]) -> None:
 
 
 _OTHERS = {
-    "best-of-n": (
-        "stepmark.evaluation.best_of_n:BestOfN",
-        "Accuracy of the candidate that is chosen: by the PRM, by votes, by an ORM, by an oracle.",
-    ),
-    "search": (
-        "stepmark.evaluation.search:SearchContest",
-        "Search methods at equal tokens: accuracy against what policy and PRM spend together.",
-    ),
-    "robustness": (
-        "stepmark.evaluation.robustness:Robustness",
-        "Whether the PRM can be talked into a higher score, and sees what is broken on purpose.",
-    ),
-    "disagreement": (
-        "stepmark.evaluation.disagreement:Disagreement",
-        "How often a right answer rests on a wrong step, and right steps end in a wrong answer.",
-    ),
-    "labels": (
-        "stepmark.evaluation.labels:LabelAgreement",
-        "Whether a judge's labels can be trusted: against people, another judge, or a PRM.",
-    ),
-    "verifier": (
-        "stepmark.evaluation.verifier:VerifierAccuracy",
-        "False positives and negatives of answer verifiers on labelled pairs.",
-    ),
-    "calibration": (
-        "stepmark.evaluation.calibration:Calibration",
-        "Whether a score of 0.8 means right four times in five: reliability, ECE, Brier score, AUC.",
-    ),
-    "drift": (
-        "stepmark.evaluation.drift:Drift",
-        "The same PRM on several policies, or stages of a training: does it still tell right from wrong.",
-    ),
+    "best-of-n": "stepmark.evaluation.best_of_n:BestOfN",
+    "search": "stepmark.evaluation.search:SearchContest",
+    "robustness": "stepmark.evaluation.robustness:Robustness",
+    "disagreement": "stepmark.evaluation.disagreement:Disagreement",
+    "labels": "stepmark.evaluation.labels:LabelAgreement",
+    "verifier": "stepmark.evaluation.verifier:VerifierAccuracy",
+    "calibration": "stepmark.evaluation.calibration:Calibration",
+    "drift": "stepmark.evaluation.drift:Drift",
 }
-SUMMARIES = {name: summary for name, (_, summary) in {**declared(), **_OTHERS}.items()}
-"""Each evaluation in one line."""
 
 EVALUATIONS = Registry(
     "evaluation",
-    {name: place for name, (place, _) in {**declared(), **_OTHERS}.items()},
+    {**declared(), **_OTHERS},
     call="items",
     base=lambda: Evaluation,
     wanted="a class that is a frozen dataclass derived from stepmark.evaluation.Evaluation, with a name, items(sheet) and statistic(items)",

@@ -66,9 +66,6 @@ class LabelAgreement(Evaluation):
     """
 
     name: ClassVar[str] = "labels"
-    typed: ClassVar[str] = (
-        "the reference's labels, then the judge's (several files: repeats); without the second, the PRM is the judge"
-    )
     labels: Sequence[str] = ()
     """The judge's files of labels; several are repeats of one judge. Default: the PRM is the judge."""
     threshold: str | None = None

@@ -94,7 +94,8 @@ def label(
     check_way(split)
     labeller, source = load_labeller(method, settings)
     check_files({"out": out, "report": report}, solutions)
-    given = run_input(solutions, again=True, hashed=out is not None)
+    # Where a budget ends the run, the rows that are left are counted by another reading.
+    given = run_input(solutions, again=budget is not None, hashed=out is not None)
     _check_asked(labeller, policy, verifier)
     asked = Answering(
         policy,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from stepmark.data.reading import Source
-from stepmark.errors import InputError, StepmarkError, UsageError
+from stepmark.errors import InputError, UsageError
 from stepmark.show.progress import Progress
 from stepmark.store.inputs import RunInput
 from stepmark.store.part import PartFile
@@ -37,7 +37,7 @@ def working(part: PartFile, progress: Progress, source: RunInput, *, keep_going:
             yield
     except KeyboardInterrupt:
         raise KeyboardInterrupt(part.left) from None
-    except StepmarkError as error:
+    except Exception as error:  # ours, or of a model that the caller made
         if part.kept:
             error.add_note(part.left)
         raise

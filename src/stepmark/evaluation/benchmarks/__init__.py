@@ -9,15 +9,11 @@ from pathlib import Path
 
 
 @cache
-def declared() -> Mapping[str, tuple[str, str]]:
-    """Name of each benchmark: where its class is ("module:Class"), and the first line of its docstring.
-
-    Read from the sources without importing them, so that help needs no NumPy.
-    """
+def declared() -> Mapping[str, str]:
+    """Name of each benchmark, and where its class is ("module:Class"); read from the sources without importing them."""
     result = {}
     for file in sorted(Path(__file__).parent.glob("[a-z]*.py")):
         body = ast.parse(file.read_text(encoding="utf-8")).body
         made = next(node for node in body if isinstance(node, ast.ClassDef))
-        summary = (ast.get_docstring(made) or "").partition("\n")[0]
-        result[file.stem.replace("_", "-")] = (f"{__name__}.{file.stem}:{made.name}", summary)
+        result[file.stem.replace("_", "-")] = f"{__name__}.{file.stem}:{made.name}"
     return result
