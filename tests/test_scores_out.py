@@ -345,6 +345,17 @@ def test_the_command_grades_keeps_and_sends(tmp_path: Path, collector: Collector
     assert main([*words, "--push", "langfuse-scores"]) == 2
 
 
+def test_scores_of_a_graded_file_are_sent_by_convert(tmp_path: Path, collector: Collector, monkeypatch):
+    environment(monkeypatch, "langfuse-scores", collector.address)
+    out = graded(tmp_path, langfuse())
+    assert (
+        main(["convert", str(out), "--to", "langfuse-scores", "--out", str(tmp_path / "bodies.jsonl")]) == 0
+    )
+    assert collector.taken == []
+    assert main(["convert", str(out), "--to", "langfuse-scores", "--push"]) == 0
+    assert [body["value"] for _, body in collector.taken] == [0.9, 0.2, 0.2]
+
+
 def test_a_server_that_declines_is_told_with_what_it_has(tmp_path: Path, collector: Collector, monkeypatch):
     environment(monkeypatch, "langfuse-scores", collector.address)
     out = graded(tmp_path, langfuse())

@@ -24,6 +24,7 @@ def convert_command(
     *,
     to: Annotated[str, opt.in_common("--to")],
     out: Annotated[opt.FileOrDash, opt.in_common("--out")] = "-",
+    push: Annotated[bool, opt.in_common("--push")] = False,
     from_format: Annotated[str | None, opt.in_common("--from")] = None,
     neutral: Annotated[Literal["positive", "negative", "drop"] | None, opt.in_common("--neutral")] = None,
     hard: Annotated[float | Literal["any"] | None, opt.in_common("--hard")] = None,
@@ -45,6 +46,7 @@ def convert_command(
     Args:
         to: the format to write: stepmark-labels, prm800k, prm800k-flat, math-shepherd, trl, rlhflow, processbench, potato or who-and-when; of conversations chat or otel; of graded traces langfuse-scores, langsmith-feedback, phoenix-annotations or otel-evaluations.
         out: write the rows to this file, gzipped if its name ends in .gz; "-" for standard output.
+        push: send the scores to the tracer that the traces are from (to: langfuse-scores and the like), instead of writing them; with out, do both.
         from_format: the format of the source: one of those, solutions, prmbench, openrlhf, inspect, or a trace (messages, sharegpt, chat-calls, responses, swe-agent, mini-swe-agent, openhands, claude-code, codex, gemini-cli, langsmith, langfuse, who-and-when). Default: recognised by the first row of each file.
         neutral: what a neutral rating becomes where a format has only right and wrong; drop leaves the step unjudged.
         hard: make hard labels of shares of rollouts: right above this number in [0, 1), or "any" for at least one success.
@@ -57,6 +59,12 @@ def convert_command(
         zero: what a 0 means in Potato's per_step mode, or in TRL's labels of -1, 0 and 1, where the file does not say.
         quality_control: keep PRM800K's screening and quality-control questions, which every labeller was served.
     """
+    if push:
+        from stepmark.integrations.push import push_scores
+
+        print(push_scores(file, to), file=sys.stderr)
+        if out == "-":
+            return 0
     converted = convert(
         file,
         to,

@@ -194,8 +194,10 @@ def words(plot: Plot) -> str:
         if isinstance(plot, Lines)
         else f"Bars of {plot.y_label} for {amount(len(plot.labels), 'label')}"
     )
-    names = ", ".join(series.name for series in plot.series if series.name)
-    return f"{plot.title}. {kind}{f': {names}' if names else ''}."
+    marks = plot.marks if isinstance(plot, Lines) else ()
+    names = [series.name for series in plot.series if series.name]
+    named = ", ".join([*names, *(f"{mark.name} at {exact(mark.x)}" for mark in marks)])
+    return f"{plot.title}. {kind}{f': {named}' if named else ''}."
 
 
 def numbers(plot: Plot) -> Table:
