@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From problems to a PRM that chooses better than a vote, on the arithmetic world, offline, in two minutes on two idle cores:
-# problems -> solutions -> rollouts -> labels -> PRM -> best of 8.
+# From problems to a PRM that chooses better than a vote, and an outcome model to compare with, on the arithmetic world, offline:
+# problems -> solutions -> rollouts -> labels -> PRM and outcome model -> best of 16.
 #
 #   bash recipes/tiny.sh [FOLDER]
 #
@@ -8,33 +8,31 @@
 set -euo pipefail
 out=${1:-tiny}
 mkdir -p "$out"
-policy=stepmark:arithmetic
+policy=stepmark:arithmetic # whose solutions are graded
+base=stepmark:calculator   # what the graders are made of: a network of the same size that learnt right calculations
 world=(--steps 3 6 --largest 99 --surface formula)
 
 # Problems to learn from and others to be measured on: another seed, other problems.
-stepmark problems arithmetic --count 100 "${world[@]}" --seed 1 --out "$out/problems.jsonl"
-stepmark problems arithmetic --count 1000 "${world[@]}" --seed 3 --out "$out/more.jsonl" --solutions "$out/right.jsonl"
-stepmark problems arithmetic --count 120 "${world[@]}" --seed 2 --out "$out/test.jsonl"
+stepmark problems arithmetic --count 120 "${world[@]}" --seed 1 --out "$out/problems.jsonl"
+stepmark problems arithmetic --count 200 "${world[@]}" --seed 2 --out "$out/test.jsonl"
 
 # Solutions of the tiny policy, right and wrong ones.
-stepmark sample "$out/problems.jsonl" --policy $policy --n 3 --temperature 1 --verifier number --out "$out/solutions.jsonl"
+stepmark sample "$out/problems.jsonl" --policy $policy --n 4 --temperature 1 --verifier number --out "$out/solutions.jsonl"
 
-# How often does it get there from the end of each step? (successes, trials) of four rollouts a step.
+# How often does it get there from the end of each step? (successes, trials) of four rollouts a step; and, for nothing, false calculations.
 stepmark label rollout "$out/solutions.jsonl" --policy $policy --k 4 --temperature 1 --verifier number --out "$out/rollouts.jsonl"
-
-# What costs no rollout: false calculations in those solutions, and errors put into true ones.
 stepmark label formulas "$out/solutions.jsonl" --out "$out/formulas.jsonl"
-stepmark label exact "$out/right.jsonl" --wrong 8 --seed 1 --out "$out/exact.jsonl" --keep-going
 
-# A grader of all of them, from the same small network.
-rm -rf "$out/prm"
-stepmark train "$out/exact.jsonl" "$out/rollouts.jsonl" "$out/formulas.jsonl" --base $policy --objective soft --full --learning-rate 2e-3 --epochs 2 --held-out 0.06 \
-    --token-budget 1024 --dtype float32 --evaluations 1 --out "$out/prm"
+# A PRM and an outcome model of the same solutions, from the same base, with the same head, which reads how likely the base finds each token.
+how=(--base $base --set token_features=true --mark '\n' --full --learning-rate 5e-4 --head-rate 20 --epochs 10
+    --held-out 0.06 --token-budget 1024 --dtype float32 --evaluations 1)
+rm -rf "$out/prm" "$out/orm"
+stepmark train "$out/rollouts.jsonl" "$out/formulas.jsonl" --objective hard --set language_weight=1 --set language_tokens=all "${how[@]}" --out "$out/prm"
+stepmark train "$out/rollouts.jsonl" --objective outcome "${how[@]}" --out "$out/orm"
 
-# Eight new solutions of each test problem: best by the PRM, by majority vote, and by both.
-stepmark evaluate best-of-n --policy $policy --data "$out/test.jsonl" --n 8 --temperature 1 --verifier number \
-    --prm "$out/prm" --dtype float32 --out "$out/best-of-8"
+# Sixteen new solutions of each test problem: the best by the PRM, by a majority vote, and by both.
+stepmark evaluate best-of-n --policy $policy --data "$out/test.jsonl" --n 16 --temperature 1 --verifier number \
+    --prm "$out/prm" --dtype float32 --out "$out/best-of-16"
 
-# The same solutions, graded without any label: a network that learnt right calculations finds the steps unlikely that are wrong.
-stepmark evaluate best-of-n --data "$out/best-of-8/candidates.jsonl" --verifier number --prm stepmark:calculator --family mean-logprob \
-    --dtype float32 --out "$out/by-likelihood"
+# The same solutions, by the outcome model.
+stepmark evaluate best-of-n --data "$out/best-of-16/candidates.jsonl" --verifier number --prm "$out/orm" --dtype float32 --out "$out/by-outcome"

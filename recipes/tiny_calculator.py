@@ -1,6 +1,6 @@
 """Make the base of the arithmetic world: a small network that calculates rightly, for PRMs and outcome models of that world.
 
-    python recipes/tiny_calculator.py train OUT [--set NAME=VALUE …]   make the weights; the same command resumes a killed run
+    python recipes/tiny_calculator.py train OUT [--set NAME=VALUE …]   make the weights in four phases; the same command resumes a killed run
     python recipes/tiny_calculator.py measure OUT                      what it knows of the tables, by sign
     python recipes/tiny_policy.py measure OUT                          the share of held-out problems that it solves
 
@@ -21,7 +21,7 @@ import random
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,9 @@ class Calculator:
     wrong_answers: float = 0.07
     plain: float = 1.0
     """Share of the problems without a product that are taken."""
+    products: bool = False
+    """Problems with a product only, three of five of them with nothing else, and no tables. From the others alone the network does not learn where the
+    first number of a product stands."""
     largest: int = 99
     learning_rate: float = 5e-4
     """Of the embedding and the norms (AdamW); after a linear warm-up, it falls linearly over the last `decay` of the steps."""
@@ -69,6 +72,24 @@ class Calculator:
     warmup: int = 50
     decay: float = 0.9
     seed: int = 31
+
+
+PHASES = (
+    Calculator(),
+    Calculator(steps=1500, tables=0.15, plain=0.35, seed=32),
+    Calculator(steps=500, products=True, tokens=500, wrong_lines=0.15, wrong_answers=0.0, matrix_rate=0.006, warmup=20, decay=0.5, seed=77),
+    Calculator(steps=250, tables=0.4, plain=0.35, tokens=800, wrong_lines=0.15, wrong_answers=0.03, matrix_rate=0.002, warmup=20, decay=1.0, seed=34),
+)  # fmt: skip
+"""What the weights that ship were made by, one after the other: tables; solutions; where the numbers of a product stand; all again."""
+
+
+def train_phases(out: Path, phases: Sequence[Calculator] = PHASES) -> None:
+    """Train each phase on the weights of the one before, which are kept beside `out`."""
+    start = ARITHMETIC
+    for number, phase in enumerate(phases, 1):
+        made = out if number == len(phases) else out.with_name(f"{out.name}.{number}")
+        train(made, phase, start=start)
+        start = str(made)
 
 
 def facts(largest: int) -> dict[str, list[Fact]]:
@@ -209,22 +230,13 @@ def batch_of(
     step: int, settings: Calculator, tokenizer: Any, table: dict[str, list[Fact]]
 ) -> tuple[str, list[Text]]:
     """What the batch of a step, counted from 0, teaches, and its texts."""
-    dice = random.Random(f"tiny calculator/{settings.seed}/{step}")
-    if dice.random() < settings.tables:
+    dice = random.Random(f"g/{step}" if settings.products else f"tiny calculator/{settings.seed}/{step}")
+    if not settings.products and dice.random() < settings.tables:
         texts = [encoded(table_text(table, settings, dice), tokenizer) for _ in range(settings.facts // 8)]
         return "tables", texts
-    # Far from the seeds that people take: what they sample and measure on is not learnt here.
-    seed = 1_000_000_000 * settings.seed + step
-    problems = arithmetic_problems(
-        settings.tokens // 20,
-        seed=seed,
-        steps=(2, settings.longest),
-        surface="formula",
-        largest=settings.largest,
-    )
-    texts = []
-    for problem in problems:
-        if not any(one.is_product for one in problem.operations) and dice.random() >= settings.plain:
+    kept, texts = 0.0 if settings.products else settings.plain, []
+    for problem in _problems(step, settings, dice):
+        if kept < 1 and not any(one.is_product for one in problem.operations) and dice.random() >= kept:
             continue
         made = encoded(solution_text(problem, settings, dice), tokenizer)
         widest = max(len(one.ids) for one in [*texts, made])
@@ -232,6 +244,19 @@ def batch_of(
             break
         texts.append(made)
     return "solutions", texts
+
+
+def _problems(step: int, settings: Calculator, dice: random.Random) -> Iterator[ArithmeticProblem]:
+    # Far from the seeds that people take: what they sample and measure on is not learnt here.
+    seed = 1_000_000_000 * settings.seed + step
+    count, steps, distractors = settings.tokens // 20, (2, settings.longest), 2
+    if settings.products:
+        among = dice.random()
+        count, steps = 400, (3, 3) if among < 0.6 else (3, 4) if among < 0.8 else (3, 7)
+        distractors = 0 if among < 0.7 else 2
+    return arithmetic_problems(
+        count, seed=seed, steps=steps, surface="formula", distractors=distractors, largest=settings.largest
+    )
 
 
 def weights_of(name: str) -> tuple[Any, Any]:
@@ -366,13 +391,20 @@ def main() -> None:
     trained.add_argument("out", type=Path)
     trained.add_argument("--start", default=ARITHMETIC, help="the weights to begin with")
     trained.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="a field of Calculator"
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a field of Calculator, for one phase; without any, all phases are trained",
     )
     commands.add_parser("measure").add_argument("out", type=Path)
     asked = parser.parse_args()
     if asked.command == "train":
         changed = {name: json.loads(value) for name, _, value in (one.partition("=") for one in asked.set)}
-        train(asked.out, Calculator(**changed), start=asked.start)
+        if changed:
+            train(asked.out, Calculator(**changed), start=asked.start)
+        else:
+            train_phases(asked.out)
     else:
         print(json.dumps(measure(asked.out)))
 

@@ -12,9 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-MARGIN = 0.03
-"""By how much the PRM's choice of eight (their votes weighted by the product of its step scores) must beat the majority vote of the same
-eight, in accuracy."""
+MARGIN = 0.1
+"""By how much the PRM's choice of sixteen (by the product of its step scores) must beat the majority vote of the same sixteen, in accuracy."""
 
 
 @pytest.mark.long
@@ -47,19 +46,18 @@ def test_from_problems_to_a_prm_that_beats_the_vote(tmp_path):
         if judged.get("trials")
     }
     assert {0.0, 1.0} < shares  # counted, and not only right and wrong
-    accuracy = accuracies(tmp_path / "tiny" / "best-of-8")
-    assert accuracy["vote product"] >= accuracy["majority"] + MARGIN, accuracy
-    assert accuracy["oracle"] >= accuracy["vote product"]
-    likelihood = accuracies(tmp_path / "tiny" / "by-likelihood")
-    assert likelihood["majority"] == accuracy["majority"]  # of the same solutions
-    assert likelihood["best last"] >= likelihood["majority"] + MARGIN, likelihood
+    accuracy = accuracies(tmp_path / "tiny" / "best-of-16")
+    outcome = accuracies(tmp_path / "tiny" / "by-outcome")
+    assert accuracy["best product"] >= accuracy["majority"] + MARGIN, accuracy
+    assert accuracy["oracle"] >= accuracy["best product"]
+    assert outcome["majority"] == accuracy["majority"]  # of the same solutions
 
 
 def accuracies(folder: Path) -> dict[str, float]:
-    """Accuracy at N = 8 by the way of choosing."""
+    """Accuracy at N = 16 by the way of choosing."""
     result = json.loads((folder / "result.json").read_text())
     return {
-        one["name"].removeprefix("accuracy/").removesuffix("/8"): one["value"]
+        one["name"].removeprefix("accuracy/").removesuffix("/16"): one["value"]
         for one in result["figures"]
-        if one["name"].startswith("accuracy/") and one["name"].endswith("/8")
+        if one["name"].startswith("accuracy/") and one["name"].endswith("/16")
     }

@@ -523,10 +523,10 @@ MARKS = (
 def layout_for(
     tokenizer: Any, *, mark: str | None = None, layout: LayoutName = "auto", marked: bool = True
 ) -> Layout:
-    """The layout of a new PRM.
+    r"""The layout of a new PRM.
 
     Args:
-        mark: what ends a step and is read: one token of this tokenizer, white space, which stands as it is, or a text with a space in it, such as "Is this step right?",
+        mark: what ends a step and is read: one token of this tokenizer, white space (a line break may be written \n), or a text with a space in it, such as "Is this step right?",
             which stands on a line of its own and is read at its last token. None takes the first of `MARKS` that it has.
         layout: `chatml`: the problem as the user's turn and the steps as the assistant's, without a system message; `chat`: through the
             tokenizer's chat template; `text`: problem, blank line, steps. auto: the first that the tokenizer has.
@@ -536,6 +536,8 @@ def layout_for(
     Raises:
         UsageError: the mark is neither one token nor a text, none of the known marks is there, or the layout does not fit the tokenizer.
     """
+    if mark is not None and not mark.replace("\\n", "").strip():
+        mark = mark.replace("\\n", "\n")
     is_text = mark is not None and len(mark.split()) > 1 and not _is_token(tokenizer, mark)
     if is_text:
         # With its line break it ends where a token ends, whatever the next step begins with.
