@@ -81,7 +81,7 @@ def test_grade_says_once_that_the_default_is_small(tmp_path: Path, capfd: pytest
     assert main(["grade", str(file), "--out", str(tmp_path / "graded.jsonl")]) == 0
     said = capfd.readouterr().err
     assert said.count("small demonstration model") == 1
-    assert "--prm qwen-7b" in said
+    assert "qwen-7b" in said
     graded = [json.loads(line) for line in (tmp_path / "graded.jsonl").read_text().splitlines()]
     assert [row["first_error"] for row in graded] == [-1, 0]
     words = [

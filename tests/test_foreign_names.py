@@ -30,7 +30,6 @@ UNDERSCORED = {
     "_softmax_backward_data": {"models/attention.py"},
     # Tested where it is used: test_rl_adapters_trl.py, test_cli.py.
     "_metrics": {"rl/adapters/trl.py"},
-    "_commands": {"cli/evaluate.py"},
 }
 PROMISED = {"_asdict", "_fields", "_replace", "_mapping", "_exit"}
 """Documented, whatever they begin with: of named tuples, of SQLAlchemy's rows, of os."""

@@ -250,4 +250,4 @@ def test_commands_name_the_policys_quantization(tmp_path, capfd):
     capfd.readouterr()
     served = [*searched, "--policy", "http://localhost:1/v1#x", "--out", str(tmp_path / "x.jsonl")]
     assert main([*served, "--policy-quantize", "int8"]) == 1  # nothing answers there
-    assert "note: --policy-quantize has no effect" in capfd.readouterr().err
+    assert "quantize has no effect: the policy" in capfd.readouterr().err

@@ -61,6 +61,8 @@ CLOSED_PIPE = 141
 
 _FLAGS = {"settings": "--set", "method_settings": "--set", "from_format": "--from"}
 """Flags that are not named like their setting."""
+_options: set[str] = set()
+"""The options of the command that runs; empty until they are known."""
 _CONFIG = "Every command takes --config FILE.toml: its keys are the command's flags, and flags override them."
 _PRINTED = "standard output"
 _NO_BARS = ("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS")
@@ -87,6 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         return 2
     _prepare_streams()
+    _options.clear()
     debug = os.environ.get("STEPMARK_DEBUG", "") not in ("", "0")
     try:
         with warnings.catch_warnings():
@@ -130,8 +133,13 @@ def _note(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def _as_typed(text: str) -> str:
-    """A message with flags in the place of the settings that it names in backticks."""
-    return re.sub(r"`([a-z][a-z_]*)`", lambda m: _FLAGS.get(m[1], f"--{m[1].replace('_', '-')}"), text)
+    """A message with the command's options in the place of the settings that it names in backticks; settings of `--set` stay."""
+
+    def typed(name: re.Match[str]) -> str:
+        option = _FLAGS.get(name[1], f"--{name[1].replace('_', '-')}")
+        return option if option in _options or not _options else name[0]
+
+    return re.sub(r"`([a-z][a-z_]*)`", typed, text)
 
 
 def _refused(error: Exception) -> Exception | None:
@@ -291,6 +299,7 @@ def _check_whole(app: App, tokens: list[str]) -> None:
         return
     whole: set[str] = set()
     for argument in apps[-1].assemble_argument_collection():
+        _options.update(argument.names)
         kinds = {argument.hint, *get_args(argument.hint)}
         if int in kinds and float not in kinds:
             whole.update(argument.names)

@@ -57,11 +57,12 @@ def _switched(kind: Any, switch: str, options: ImplicitOptions | RefitOptions) -
     """What a switch turns on, from its options, whose names begin with that of the switch; None where it is off.
 
     Raises:
-        UsageError: an option opt.without the switch.
+        UsageError: an option without its switch.
     """
     if not vars(options)[switch]:
-        if options != type(options)():
-            raise UsageError(f"a setting of `{switch}` needs `{switch}` too: give both")
+        idle = [name for name, value in vars(options).items() if value != vars(type(options)())[name]]
+        if idle:
+            raise UsageError(f"`{idle[0]}` needs `{switch}`: give both")
         return None
     values = {
         name.removeprefix(f"{switch}_"): value for name, value in vars(options).items() if name != switch
