@@ -60,7 +60,7 @@ def watch_command(
         )
     if session is None:
         raise UsageError(
-            "expected the file of a session, as ~/.codex/sessions/2026/11/27/rollout.jsonl; or --hook, which is told it"
+            "expected the file of a session, as ~/.codex/sessions/2026/11/27/rollout.jsonl; or --hook, which reads its name from standard input"
         )
     if interval <= 0:
         raise UsageError(f"--interval {interval}: expected seconds above 0")
@@ -201,7 +201,7 @@ def _answer_hook(
     try:
         if session is not None or follow:
             raise UsageError(
-                "--hook is told the session's file on standard input: leave the file and --follow out"
+                "--hook reads the name of the session's file from standard input: leave the file and --follow out"
             )
         live = LiveScores(
             _prm(prm, family, device, tokenizer),

@@ -1,4 +1,4 @@
-"""A hook of an agent: what the agent is told when it wants to stop, or after a tool ran.
+"""The reply of an agent's hook, when the agent wants to stop or after a tool ran.
 
 Claude Code (code.claude.com/docs/en/hooks) and Codex (developers.openai.com/codex/hooks; `codex-rs/hooks/schema/generated` of openai/codex) give a
 command hook one JSON object on standard input, with `hook_event_name` and `transcript_path`, and read its answer from standard output where it ends with
@@ -90,6 +90,6 @@ def _messages(path: Path, payload: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _reason(turns: Sequence[TurnScore]) -> str:
-    """What the agent is told, a sentence a turn."""
+    """The message to the agent, a sentence a turn."""
     sentences = [f"Turn {turn.turn + 1} ({shortened(turn.step.text)!r}): {turn.reason}" for turn in turns]
     return " ".join([*sentences, "Check this, and correct it before you go on."])
