@@ -68,6 +68,8 @@ def test_defaults_are_shown_as_they_are_typed():
 
 def test_descriptions_of_several_lines_are_shown_as_one_paragraph(capfd, monkeypatch):
     monkeypatch.setenv("COLUMNS", "4000")
+    monkeypatch.setenv("LINES", "100")  # both, or a dumb terminal has 80 columns whatever it says
+    monkeypatch.setenv("TERM", "xterm")
     for words in (["evaluate", "processbench"], ["train"], ["serve"]):
         assert main([*words, "--help"]) == 0
         out = capfd.readouterr().out

@@ -286,7 +286,8 @@ def test_a_file_is_followed_until_ctrl_c(tmp_path: Path):
             [
                 sys.executable,
                 "-c",
-                "import sys; from stepmark.cli import main; sys.exit(main(sys.argv[1:]))",
+                "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "  # a background job ignores it
+                "from stepmark.cli import main; sys.exit(main(sys.argv[1:]))",
                 *words,
             ],
             stdout=file,
