@@ -12,6 +12,7 @@ from stepmark.data.labelled import read_labelled
 from stepmark.errors import UsageError
 from stepmark.labels.criteria import PRESETS, Criterion, read_criteria
 from stepmark.labels.judge import Judge, failures_named, verdicts_named
+from stepmark.labels.report import write_labels_page
 from stepmark.training.examples import LabelRules, examples
 
 OWN = {"polite": "It is polite.", "tested": {"missing": "A run of the tests."}}
@@ -220,3 +221,10 @@ def test_a_watched_agent_is_told_the_judges_reason():
     assert watch.add("Done, thank you.").advice == "go on"
     with pytest.raises(UsageError, match="criteria"):
         Judge().watching(stepmark.ScriptedPolicy(["x"]))
+
+
+def test_a_page_calls_nothing_right_that_is_open(tmp_path):
+    tie = judged([failing(polite={}, tested={}), failing(polite={0: "Rude."}, tested={})])
+    write_labels_page(tmp_path / "page.html", [tie], title="t")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "? polite: open" in page and "✓ polite" not in page and "✓ tested" in page

@@ -44,6 +44,7 @@ def write_labels_page(
     verdicts: Counter[str] = Counter()
     positions: Counter[int] = Counter()
     failing: Counter[str] = Counter()
+    opened: Counter[str] = Counter()
     judges: dict[str, None] = {}
     shown = 0
     asked: set[tuple[str, str | None]] = set()
@@ -57,6 +58,7 @@ def write_labels_page(
         asked.add((about.text, about.id))
         axes = _failing(labelled)
         failing.update(axis for axis, steps in axes if steps)
+        opened.update(axis for axis, steps in axes if steps is None)
         if shown < SHOWN:
             shown += 1
             cards = problems.setdefault((about.text, about.id), [])
@@ -65,7 +67,7 @@ def write_labels_page(
     facts = [f"Labelled by {', '.join(judges) or 'no judge'}."]
     facts += [
         f"{one.name}{' (missing)' if one.missing else ''}: {one.text} Failed in {failing[one.name]:,} of "
-        f"{amount(solutions, 'solution')}."
+        f"{amount(solutions, 'solution')}{f', open in {opened[one.name]:,}' if opened[one.name] else ''}."
         for one in criteria
     ]
     if shown < solutions:
@@ -91,26 +93,21 @@ def write_labels_page(
         file.writelines(page_html(summary, views))
 
 
-def _failing(labelled: LabelledSolution) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Each axis, with the numbers of the steps that fail it."""
-    return tuple(
-        (
-            axis,
-            tuple(
-                number
-                for number, step in enumerate(labelled.judgements, start=1)
-                if any(j.axis == axis and _value(j) == 0 for j in step)
-            ),
-        )
-        for axis in labelled.axes
-    )
+def _failing(labelled: LabelledSolution) -> tuple[tuple[str, tuple[int, ...] | None], ...]:
+    """Each axis, with the numbers of the steps that fail it; None where none fails and one is open."""
+    axes: list[tuple[str, tuple[int, ...] | None]] = []
+    for axis in labelled.axes:
+        values = [[_value(j) for j in step if j.axis == axis] for step in labelled.judgements]
+        steps = tuple(number for number, step in enumerate(values, start=1) if 0 in step)
+        axes.append((axis, None if not steps and any(None in step for step in values) else steps))
+    return tuple(axes)
 
 
 def _card(
     labelling: Labelling,
     number: int,
     place: int,
-    axes: tuple[tuple[str, tuple[int, ...]], ...],
+    axes: tuple[tuple[str, tuple[int, ...] | None], ...],
     missing: set[str],
 ) -> CardView:
     labelled = labelling.labelled

@@ -87,8 +87,8 @@ class CardView:
     outcome_model: str | None = None
     outcome_place: float | None = None
     """As `place`, for the outcome."""
-    axes: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """Each axis of its labels, with the numbers of the steps that fail it, from 1."""
+    axes: tuple[tuple[str, tuple[int, ...] | None], ...] = ()
+    """Each axis of its labels, with the numbers of the steps that fail it, from 1; None where no step fails it and one is open."""
     disagreement: str | None = None
     """The sentence that says how outcome and steps disagree."""
 
