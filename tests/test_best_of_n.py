@@ -370,6 +370,21 @@ def test_other_score_kinds_get_their_own_aggregates_and_no_weighted_vote() -> No
     assert vote_refusal("product", "probability") is None
 
 
+def test_an_outcome_model_that_scores_only_the_last_step_has_no_other_aggregate() -> None:
+    one = problem(candidate(True, (None, 0.9), answer=0), candidate(False, (None, 0.4), answer=1))
+    assert method_names(items_of([one])) == [
+        "single",
+        "majority",
+        "best last",
+        "vote last",
+        "oracle",
+    ]
+    assert of(one, sizes=(1, 2))["accuracy/best last/2"] == 1
+    # One solution of a single step has every aggregate: then all stay, and the others count as not scored.
+    both = problem(candidate(True, (None, 0.9), answer=0), candidate(False, (0.4,), answer=1))
+    assert "best min" in method_names(items_of([both]))
+
+
 def test_without_any_answers_there_is_no_vote_rather_than_a_vote_that_is_always_wrong() -> None:
     assert method_names(items_of([problem(candidate(True), candidate(False))])) == ["single", "oracle"]
 

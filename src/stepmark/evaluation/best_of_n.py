@@ -368,17 +368,21 @@ def items_of(sets: Sequence[CandidateSet], settings: Counting | None = None) -> 
     # Where no candidate of any problem has what a method needs, the method is left out and not 0.
     every = [c for group in sets for c in group.candidates]
     answers = any(c.answer is not None for c in every)
-    outcomes = any(c.outcome is not None for c in every)
+    missing = [(row["candidates"], row["missing"]["scores"]) for row in rows]
+    absent = {how for how in missing[0][1] if all(count == scores[how] for count, scores in missing)}
+    if absent - {"orm"} == missing[0][1].keys() - {"orm"}:
+        absent &= {"orm"}  # a PRM that could score nothing at all stays in sight
     for row in rows:
         row["methods"] = {
             name: of
             for name, of in row["methods"].items()
-            if (answers or not name.startswith(("majority", "vote "))) and (outcomes or name != "best orm")
+            if (answers or not name.startswith(("majority", "vote ")))
+            and name.partition(" ")[2] not in absent
         }
-        if not outcomes:
-            by_score = (row["missing"]["scores"], row["pool"]["scores"], row["best"])
-            for scores in (*by_score, *(row["length"][measure] for measure in MEASURES)):
-                scores.pop("orm", None)
+        by_score = (row["missing"]["scores"], row["pool"]["scores"], row["best"])
+        for scores in (*by_score, *(row["length"][measure] for measure in MEASURES)):
+            for how in absent:
+                scores.pop(how, None)
     if not any(row["counted"] for row in rows):
         most = max(row["candidates"] for row in rows)
         raise UsageError(
