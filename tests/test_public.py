@@ -97,7 +97,7 @@ def test_packages_hold_the_methods_of_the_verbs():
         for kind in map(methods.load, methods):
             assert getattr(package, kind.__name__) is kind
     assert stepmark.evaluation.ProcessBench(threshold="argmax").threshold == "argmax"
-    assert {"ProcessBench", "BestOfN"} <= set(dir(stepmark.evaluation))
+    assert {"ProcessBench", "BestOfNAccuracy"} <= set(dir(stepmark.evaluation))
     assert "lazy_names" not in dir(stepmark)
     assert stepmark.labels.EveryStep(k=2).k == 2
 

@@ -17,7 +17,7 @@ from integration_worlds import PLAIN, RIGHT, WRONG, prm
 from stepmark.backends import INSTRUCTION, Completion, Message
 from stepmark.models.http import Patience
 from stepmark.models.policies.openai import OpenAIPolicy
-from stepmark.models.remote.wire import ModelsAnswer
+from stepmark.models.remote.wire import ModelsResponse
 from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
 from stepmark.problems.arithmetic_world import ArithmeticPolicy
 from stepmark.searches.run import search
@@ -307,7 +307,7 @@ def test_models_lists_both():
         ("best-of-n:n=2", False),
     ]
     # stepmark's own client finds the PRM among them.
-    read = ModelsAnswer.model_validate(models)
+    read = ModelsResponse.model_validate(models)
     assert [one.stepmark is None for one in read.data] == [False, True]
     operation = document["paths"]["/v1/chat/completions"]["post"]
     assert operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith("ChatRequest")

@@ -13,7 +13,7 @@ import pytest
 from serving_site import prm, site, talk  # isort: skip  (it skips where fastapi is not installed)
 
 from stepmark.errors import InputError, TooLongError, UsageError
-from stepmark.models.remote.wire import ErrorAnswer
+from stepmark.models.remote.wire import ErrorResponse
 from stepmark.serving.app import build_app
 from stepmark.serving.guard import Keys
 from stepmark.serving.service import Service
@@ -27,7 +27,7 @@ BOB = "bobs-key-0123456789"
 
 def error(answer, status, kind):
     assert answer.status_code == status, answer.text
-    body = ErrorAnswer.model_validate(answer.json()).error
+    body = ErrorResponse.model_validate(answer.json()).error
     assert body.type == kind
     return body.message
 

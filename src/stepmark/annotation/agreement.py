@@ -1,6 +1,6 @@
 """What several answers to the same items say together: disagreements, and agreement beyond chance.
 
-Pure functions over `Answer`s and `Item`s; only submitted answers count. Agreement is of an annotator's own first pass, where a project shows
+Pure functions over `AnnotatorMarks` and `Item`s; only submitted answers count. Agreement is of an annotator's own first pass, where a project shows
 suggestions only after it: what is changed afterwards agrees with the machine, not with a colleague.
 
 Two answers to one item disagree when they put the first error elsewhere or rate a step differently; a step that one of them left unjudged is no
@@ -30,7 +30,7 @@ from typing import Literal
 import numpy as np
 
 from stepmark.annotation.items import Item
-from stepmark.annotation.labels import NO_ERROR, Answer, Decision, Marks, item_first
+from stepmark.annotation.labels import NO_ERROR, AnnotatorMarks, Decision, Marks, item_first
 from stepmark.errors import InputError
 from stepmark.metrics.agreement import Alpha, krippendorff_alpha
 from stepmark.metrics.intervals import Floats, Interval, bootstrap, shares, wilson
@@ -72,7 +72,7 @@ class Dispute:
 class SideBySide:
     """The answers to one item, for the page that decides."""
 
-    answers: tuple[Answer, ...]
+    answers: tuple[AnnotatorMarks, ...]
     """By name."""
     differing: tuple[int, ...]
     """0-based steps that two answers rate differently."""
@@ -82,7 +82,7 @@ class SideBySide:
 
 
 def disputes(
-    items: Sequence[Item], answers: Iterable[Answer], decisions: Iterable[Decision] = ()
+    items: Sequence[Item], answers: Iterable[AnnotatorMarks], decisions: Iterable[Decision] = ()
 ) -> list[Dispute]:
     """The queue, worst first, decided items after the open ones.
 
@@ -112,7 +112,9 @@ def disputes(
     return [dispute for _, dispute in sorted(queue, key=lambda pair: pair[0])]
 
 
-def side_by_side(item: Item, answers: Iterable[Answer], decisions: Iterable[Decision] = ()) -> SideBySide:
+def side_by_side(
+    item: Item, answers: Iterable[AnnotatorMarks], decisions: Iterable[Decision] = ()
+) -> SideBySide:
     """All that the page needs to decide on one item.
 
     Raises:
@@ -132,22 +134,22 @@ def side_by_side(item: Item, answers: Iterable[Answer], decisions: Iterable[Deci
     )
 
 
-def _submitted(answers: Iterable[Answer]) -> dict[str, list[Answer]]:
-    by_item: dict[str, list[Answer]] = {}
+def _submitted(answers: Iterable[AnnotatorMarks]) -> dict[str, list[AnnotatorMarks]]:
+    by_item: dict[str, list[AnnotatorMarks]] = {}
     for answer in answers:
         if answer.marks.submitted:
             by_item.setdefault(answer.item, []).append(answer)
     return by_item
 
 
-def _is_after(answer: Answer, decision: Decision) -> bool:
+def _is_after(answer: AnnotatorMarks, decision: Decision) -> bool:
     """Whether an answer that disagrees with the decision came or was changed after it."""
     came = bool(decision.over) and answer.account not in decision.over
     later = answer.at is not None and decision.at is not None and answer.at > decision.at
     return (came or later) and severity(answer.marks, decision.marks) is not None
 
 
-def _version(given: Sequence[Answer]) -> str:
+def _version(given: Sequence[AnnotatorMarks]) -> str:
     shown = [
         [
             a.account,
@@ -161,7 +163,9 @@ def _version(given: Sequence[Answer]) -> str:
     return hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]
 
 
-def project_progress(items: Sequence[Item], answers: Iterable[Answer], *, overlap: int = 1) -> dict[str, int]:
+def project_progress(
+    items: Sequence[Item], answers: Iterable[AnnotatorMarks], *, overlap: int = 1
+) -> dict[str, int]:
     """How many answers are submitted, and how many there are to be: items times overlap. A further answer to an item that has `overlap` is not
     counted."""
     known = {item.id for item in items}
@@ -188,7 +192,7 @@ class StepAgreement:
 
 
 def step_agreement(
-    items: Sequence[Item], answers: Iterable[Answer], *, resamples: int = 1000, seed: int = 0
+    items: Sequence[Item], answers: Iterable[AnnotatorMarks], *, resamples: int = 1000, seed: int = 0
 ) -> StepAgreement:
     """Agreement of all annotators.
 
@@ -197,7 +201,7 @@ def step_agreement(
     Raises:
         UsageError: settings that make no interval.
     """
-    by_item: dict[str, list[Answer]] = {item.id: [] for item in items}
+    by_item: dict[str, list[AnnotatorMarks]] = {item.id: [] for item in items}
     for answer in answers:
         if answer.marks.submitted and answer.item in by_item:
             by_item[answer.item].append(answer)

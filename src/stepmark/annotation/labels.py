@@ -337,7 +337,7 @@ def item_first(key: int | None) -> int:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class AnnotatorMarks:
     """One annotator's marks on one item."""
 
     item: str

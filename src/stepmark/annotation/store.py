@@ -45,7 +45,15 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 
 from stepmark.annotation.items import Item
-from stepmark.annotation.labels import Answer, Change, Decision, Folding, Marks, change_data, changes_of
+from stepmark.annotation.labels import (
+    AnnotatorMarks,
+    Change,
+    Decision,
+    Folding,
+    Marks,
+    change_data,
+    changes_of,
+)
 from stepmark.annotation.project import Project, check_change
 from stepmark.errors import InputError, MissingExtraError, StepmarkError, UsageError
 from stepmark.records import DEFAULT_AXIS
@@ -465,7 +473,7 @@ class Store:
 
     def answers(
         self, project: Project, *, item: str | None = None, annotator: int | None = None
-    ) -> list[Answer]:
+    ) -> list[AnnotatorMarks]:
         """Every annotator's marks on every item that they changed (or on one `item`, or of one annotator), folded from the log."""
         query = (
             select(changes, annotators.c.name, items.c.steps)
@@ -484,7 +492,7 @@ class Store:
                 log = _folded(project, rows, steps)
                 marks = log.folding.marks()
                 answers.append(
-                    Answer(
+                    AnnotatorMarks(
                         item=id,
                         account=name,
                         marks=marks,

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from stepmark.cli import options as opt
 from stepmark.errors import UsageError
-from stepmark.evaluation.best_of_n import BestOfN
+from stepmark.evaluation.best_of_n import BestOfNAccuracy
 from stepmark.evaluation.comparison import compare as compare_results
 from stepmark.evaluation.comparison import table
 from stepmark.evaluation.evaluation import EVALUATIONS, Evaluation, load_evaluation
@@ -144,7 +144,7 @@ def _command(kind: Any) -> Callable[..., int]:
     return command
 
 
-@app.command(name="best-of-n", help=BestOfN.__doc__)
+@app.command(name="best-of-n", help=BestOfNAccuracy.__doc__)
 def _best_of_n(
     *,
     data: Data = (),
@@ -153,7 +153,7 @@ def _best_of_n(
     run: EvaluationOptions = EvaluationOptions(),
     policy: opt.PolicyName | None = None,
     orm: ORM | None = None,
-    method: Annotated[BestOfN, opt.FIELDS] = BestOfN(),
+    method: Annotated[BestOfNAccuracy, opt.FIELDS] = BestOfNAccuracy(),
     place: opt.BatchDevice = opt.BatchDevice(),
     policy_quantize: opt.PolicyQuantize | None = None,
 ) -> int:

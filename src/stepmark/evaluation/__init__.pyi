@@ -1,7 +1,7 @@
 from typing import Any
 
 from stepmark.data.reading import read_rows as read_rows
-from stepmark.evaluation.best_of_n import BestOfN as BestOfN
+from stepmark.evaluation.best_of_n import BestOfNAccuracy as BestOfNAccuracy
 from stepmark.evaluation.calibration import Calibration as Calibration
 from stepmark.evaluation.cases import Case as Case
 from stepmark.evaluation.cases import ratings_until as ratings_until
@@ -13,8 +13,8 @@ from stepmark.evaluation.drift import Drift as Drift
 from stepmark.evaluation.evaluation import Evaluation as Evaluation
 from stepmark.evaluation.evaluation import Run as Run
 from stepmark.evaluation.labels import LabelAgreement as LabelAgreement
+from stepmark.evaluation.result import EvaluationResult as EvaluationResult
 from stepmark.evaluation.result import Figure as Figure
-from stepmark.evaluation.result import Result as Result
 from stepmark.evaluation.robustness import Robustness as Robustness
 from stepmark.evaluation.search import SearchContest as SearchContest
 from stepmark.evaluation.verifier import VerifierAccuracy as VerifierAccuracy

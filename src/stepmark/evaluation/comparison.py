@@ -11,7 +11,7 @@ from pydantic import Field
 
 from stepmark.errors import InputError
 from stepmark.evaluation.evaluation import EVALUATIONS, Evaluation, load_evaluation
-from stepmark.evaluation.result import Item, Result, read_result
+from stepmark.evaluation.result import EvaluationResult, Item, read_result
 from stepmark.metrics.intervals import Difference, Statistic, paired_bootstrap
 from stepmark.settings import checked
 from stepmark.show.tables import Table, interval_text, printed, table_html, terminal
@@ -52,8 +52,8 @@ class Comparison:
 
 @checked
 def compare(
-    a: Result | str | Path,
-    b: Result | str | Path,
+    a: EvaluationResult | str | Path,
+    b: EvaluationResult | str | Path,
     *,
     method: str | Evaluation | None = None,
     resamples: Annotated[int, Field(ge=100)] = 2000,
@@ -102,9 +102,9 @@ def compare(
     )
 
 
-def _body(result: Result | str | Path) -> Mapping[str, Any]:
+def _body(result: EvaluationResult | str | Path) -> Mapping[str, Any]:
     """A result as its file has it."""
-    if not isinstance(result, Result):
+    if not isinstance(result, EvaluationResult):
         return read_result(result)
     return {
         "evaluation": result.evaluation,
@@ -117,8 +117,8 @@ def _body(result: Result | str | Path) -> Mapping[str, Any]:
 
 
 def _statistic(
-    a: Result | str | Path,
-    b: Result | str | Path,
+    a: EvaluationResult | str | Path,
+    b: EvaluationResult | str | Path,
     name: str,
     settings: Mapping[str, Any],
     method: str | Evaluation | None,
@@ -126,7 +126,7 @@ def _statistic(
     if method is not None:
         return load_evaluation(method)[0].statistic
     for result in (a, b):
-        if isinstance(result, Result) and result.statistic is not None:
+        if isinstance(result, EvaluationResult) and result.statistic is not None:
             return result.statistic
     if name not in EVALUATIONS:  # never imported by a name that stands in a file
         raise InputError(

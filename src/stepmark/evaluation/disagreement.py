@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 from stepmark.errors import UsageError
 from stepmark.evaluation.cases import Case, Neutral, first_error, step_labels
 from stepmark.evaluation.evaluation import Evaluation, Run, counted
-from stepmark.evaluation.result import Figure, Item, Result
+from stepmark.evaluation.result import EvaluationResult, Figure, Item
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.evaluation.sources import read_cases
 from stepmark.evaluation.thresholds import ThresholdRule, policies
@@ -91,12 +91,12 @@ class Disagreement(Evaluation):
         """See `Evaluation.read`."""
         return read_cases(run.data, columns=run.columns, axis=run.axis or DEFAULT_AXIS)
 
-    def measure(self, run: Run) -> Result:
+    def measure(self, run: Run) -> EvaluationResult:
         """See `Evaluation.measure`."""
         cases = run.take(self.read(run))
         return self.of_cases(cases, run, run.grade(cases) if self._graded(run) else None)
 
-    def of_cases(self, cases: Sequence[Case], run: Run, sheet: Sheet | None = None) -> Result:
+    def of_cases(self, cases: Sequence[Case], run: Run, sheet: Sheet | None = None) -> EvaluationResult:
         """The 2x2 of process and outcome, by labels, by scores, or by both side by side.
 
         Raises:

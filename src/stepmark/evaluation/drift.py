@@ -22,7 +22,7 @@ from stepmark.data.reading import Source
 from stepmark.errors import UsageError
 from stepmark.evaluation.cases import Case, unique
 from stepmark.evaluation.evaluation import Evaluation, Run, counted
-from stepmark.evaluation.result import Item, Result, shown
+from stepmark.evaluation.result import EvaluationResult, Item, shown
 from stepmark.evaluation.scores import CaseScores, Sheet, check_how, solution_score
 from stepmark.evaluation.sources import read_cases
 from stepmark.evaluation.views import (  # fmt: skip
@@ -244,13 +244,13 @@ class Drift(Evaluation):
         """See `statistic`."""
         return statistic(items)
 
-    def measure(self, run: Run) -> Result:
+    def measure(self, run: Run) -> EvaluationResult:
         """See `Evaluation.measure`."""
         by = self.by or ("file" if len(run.data) > 1 else "policy")
         cases, parts = read_parts(run.data, by, columns=run.columns)
         return self.of_parts(run.grade(run.take(cases)), run, parts, by=by)
 
-    def of_parts(self, sheet: Sheet, run: Run, parts: Mapping[str, str], *, by: str) -> Result:
+    def of_parts(self, sheet: Sheet, run: Run, parts: Mapping[str, str], *, by: str) -> EvaluationResult:
         """The result of graded cases.
 
         Raises:

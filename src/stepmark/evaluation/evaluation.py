@@ -21,7 +21,7 @@ from stepmark.data.reading import Source
 from stepmark.errors import BackendError, StepmarkError, UsageError
 from stepmark.evaluation.benchmarks import declared
 from stepmark.evaluation.cases import Case
-from stepmark.evaluation.result import Figure, Item, Result, made_folder, measured, shown
+from stepmark.evaluation.result import EvaluationResult, Figure, Item, made_folder, measured, shown
 from stepmark.evaluation.scores import Sheet, grade_cases, read_scores
 from stepmark.models.lazy import Lazy
 from stepmark.models.load import load_prm, prm_identity
@@ -194,7 +194,7 @@ class Run:
         prm: str = "",
         identity: str | None = None,
         **settings: Any,
-    ) -> Result:
+    ) -> EvaluationResult:
         """The finished result: the report with the facts and the settings of the run."""
         whose = {} if identity is None else {"prm_identity": identity}
         about = {
@@ -202,7 +202,7 @@ class Run:
             "sections": tuple(section for section in report.sections if section.items),
             "settings": {**self.settings, **plain_settings(method), **settings, **whose},
         }
-        return Result(
+        return EvaluationResult(
             **{**vars(report), **about},
             evaluation=method.name,
             prm=prm,
@@ -274,7 +274,7 @@ class Evaluation:
             sections=(Section(title="Figures", items=(table,)),),
         )
 
-    def measure(self, run: Run) -> Result:
+    def measure(self, run: Run) -> EvaluationResult:
         """Read the cases, grade them, and make the result.
 
         Raises:
@@ -282,7 +282,7 @@ class Evaluation:
         """
         return self.of_sheet(run.grade(run.take(self.read(run))), run)
 
-    def of_sheet(self, sheet: Sheet, run: Run) -> Result:
+    def of_sheet(self, sheet: Sheet, run: Run) -> EvaluationResult:
         """The result of graded cases."""
         items = self.items(sheet)
         figures = run.figures(items, self.statistic(items))
@@ -348,7 +348,7 @@ def check_same(path: Path, manifest: Mapping[str, Any]) -> None:
 
 
 _OTHERS = {
-    "best-of-n": "stepmark.evaluation.best_of_n:BestOfN",
+    "best-of-n": "stepmark.evaluation.best_of_n:BestOfNAccuracy",
     "search": "stepmark.evaluation.search:SearchContest",
     "robustness": "stepmark.evaluation.robustness:Robustness",
     "disagreement": "stepmark.evaluation.disagreement:Disagreement",

@@ -28,7 +28,7 @@ from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.benchmark import Benchmark, places
 from stepmark.evaluation.cases import Case, first_error, step_labels
 from stepmark.evaluation.evaluation import Run
-from stepmark.evaluation.result import Figure, Item, Result, shown
+from stepmark.evaluation.result import EvaluationResult, Figure, Item, shown
 from stepmark.evaluation.scores import CaseScores, Sheet, score_lengths
 from stepmark.evaluation.sources import read_prmbench
 from stepmark.evaluation.thresholds import ThresholdRule, check_asked, check_neutral, policies
@@ -94,7 +94,7 @@ class PRMScore(Benchmark):
         lengths = None if run.scores is None else score_lengths(run.scores, model=run.model_name)
         return read_prmbench(run.data, lengths=lengths, columns=run.columns, numbered=self.numbered)
 
-    def of_sheet(self, sheet: Sheet, run: Run) -> Result:
+    def of_sheet(self, sheet: Sheet, run: Run) -> EvaluationResult:
         """The result of cases of which every step is judged.
 
         Raises:

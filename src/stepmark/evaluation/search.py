@@ -25,7 +25,7 @@ from stepmark.backends.replies import ReplyFile
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.best_of_n import between
 from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run
-from stepmark.evaluation.result import Item, Result, made_folder, shown
+from stepmark.evaluation.result import EvaluationResult, Item, made_folder, shown
 from stepmark.evaluation.views import Cell, Column, Figures, series_of, starred, table_of, tiles_of
 from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic
 from stepmark.models.lazy import Lazy
@@ -99,7 +99,7 @@ class SearchContest(Evaluation):
         """See `statistic`."""
         return statistic(items)
 
-    def measure(self, run: Run) -> Result:
+    def measure(self, run: Run) -> EvaluationResult:
         """See `Evaluation.measure`."""
         methods, sources = self._methods()
         read = [problem for file in run.data for problem in read_problems(file, columns=run.columns)]

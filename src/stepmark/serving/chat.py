@@ -64,7 +64,7 @@ class TextPart(BaseModel):
     text: str
 
 
-class ChatMessage(BaseModel):
+class RequestMessage(BaseModel):
     """One turn of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant"]
@@ -77,7 +77,7 @@ class ChatRequest(BaseModel):
 
     model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
 
-    messages: list[ChatMessage] = Field(min_length=1, max_length=1024)
+    messages: list[RequestMessage] = Field(min_length=1, max_length=1024)
     """The conversation; the last turn is the user's."""
     model: str | None = None
     """A search with its settings, such as beam:width=4,expand=2. Default: the server's."""
@@ -140,7 +140,7 @@ def problem_of(messages: Sequence[Message]) -> str:
     return "\n\n".join(f"{message.role.capitalize()}:\n{message.content}" for message in turns)
 
 
-def _conversation(turns: Sequence[ChatMessage]) -> tuple[Message, ...]:
+def _conversation(turns: Sequence[RequestMessage]) -> tuple[Message, ...]:
     messages: list[Message] = []
     for number, turn in enumerate(turns):
         text = turn.content if isinstance(turn.content, str) else "".join(part.text for part in turn.content)

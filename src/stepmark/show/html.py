@@ -62,7 +62,7 @@ _WORDS = re.compile(r"[A-Za-z]{2,}[,.;:]?\s+[A-Za-z]{3,}|[A-Za-z]{3,}[,.;:]?\s+[
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Piece:
+class Segment:
     """A stretch of text that is shown in one manner."""
 
     kind: Literal["prose", "inline", "display", "quoted", "code"]
@@ -75,7 +75,7 @@ class Piece:
     """What a code fence names; "" when it names none."""
 
 
-def pieces(text: str) -> Iterator[Piece]:
+def pieces(text: str) -> Iterator[Segment]:
     r"""Cut a text into prose, formulas and code, in order; their `source`s rejoin to the text.
 
     Formulas: `$…$`, `$$…$$`, `\(…\)`, `\[…\]` and the environments of amsmath. Code: fenced blocks (an unclosed
@@ -97,11 +97,11 @@ def pieces(text: str) -> Iterator[Piece]:
         yield _prose(text[prose:])
 
 
-def _prose(text: str) -> Piece:
-    return Piece(kind="prose", text=text, source=text)
+def _prose(text: str) -> Segment:
+    return Segment(kind="prose", text=text, source=text)
 
 
-def _closed(text: str, opening: re.Match[str]) -> Piece | None:
+def _closed(text: str, opening: re.Match[str]) -> Segment | None:
     """The piece that starts here; None when nothing closes it, or when it is prose after all."""
     start, inside = opening.span()
     if opening["escaped"]:
@@ -111,7 +111,7 @@ def _closed(text: str, opening: re.Match[str]) -> Piece | None:
             text, inside
         )
         body, end = (closing.start(), closing.end()) if closing else (len(text), len(text))
-        return Piece(
+        return Segment(
             kind="code", text=text[inside:body], source=text[start:end], language=opening["language"].lower()
         )
     if opening["asy"]:
@@ -119,14 +119,14 @@ def _closed(text: str, opening: re.Match[str]) -> Piece | None:
         return (
             None
             if end < 0
-            else Piece(kind="code", text=text[inside:end].strip("\n"), source=text[start : end + 6])
+            else Segment(kind="code", text=text[inside:end].strip("\n"), source=text[start : end + 6])
         )
     if marks := opening["marks"]:
         line = text.find("\n", inside)
         end = text.find(marks, inside, line if line >= 0 else len(text))
         if end <= inside or text[end + len(marks) : end + len(marks) + 1] == "`":
             return None
-        return Piece(kind="quoted", text=text[inside:end], source=text[start : end + len(marks)])
+        return Segment(kind="quoted", text=text[inside:end], source=text[start : end + len(marks)])
     if opening["dollar"]:
         return _between_dollars(text, start)
     if environment := opening["environment"]:
@@ -135,19 +135,19 @@ def _closed(text: str, opening: re.Match[str]) -> Piece | None:
         if end < 0:
             return None
         source = text[start : end + len(closer)]
-        return Piece(kind="display", text=source, source=source)
+        return Segment(kind="display", text=source, source=source)
     closer = _CLOSING[opening.group()]
     end = text.find(closer, inside, inside + _LONGEST)
     if end < 0 or not text[inside:end].strip():
         return None
-    return Piece(
+    return Segment(
         kind="display" if opening["display"] else "inline",
         text=text[inside:end].strip(),
         source=text[start : end + len(closer)],
     )
 
 
-def _between_dollars(text: str, start: int) -> Piece | None:
+def _between_dollars(text: str, start: int) -> Segment | None:
     closing = re.compile(r"(?<!\\)(?:\\\\)*\$").search(text, start + 1, start + _LONGEST)
     if closing is None:
         return None
@@ -159,7 +159,7 @@ def _between_dollars(text: str, start: int) -> Piece | None:
         return None  # "it costs 5$. Then 6$"
     if "\n\n" in formula or _WORDS.search(_NAMED_TEXT.sub(" 0 ", formula)):
         return None
-    return Piece(kind="inline", text=formula, source=text[start : end + 1])
+    return Segment(kind="inline", text=formula, source=text[start : end + 1])
 
 
 _LONGEST_CODE = 20_000
@@ -362,11 +362,11 @@ def _plain(text: str) -> str:
     return _boxed("".join(parts), _BOX)
 
 
-def _is_block(cut: list[Piece], at: int) -> bool:
+def _is_block(cut: list[Segment], at: int) -> bool:
     return 0 <= at < len(cut) and cut[at].kind in ("display", "code") and bool(cut[at].text.strip())
 
 
-def _piece(piece: Piece, *, after_block: bool, before_block: bool) -> str:
+def _piece(piece: Segment, *, after_block: bool, before_block: bool) -> str:
     if piece.kind in ("inline", "display") and INVISIBLE.search(piece.source):
         return esc(piece.source)
     if piece.kind == "inline":

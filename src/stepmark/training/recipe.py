@@ -14,7 +14,7 @@ from typing import Any
 from stepmark.data.formats.rows import LabelledRow
 from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.metrics.aggregate import aggregate
-from stepmark.metrics.first_error import FirstErrors
+from stepmark.metrics.first_error import FirstErrorAccuracy
 from stepmark.models.backbone import load_tokenizer
 from stepmark.models.checkpoint import adapter_config
 from stepmark.models.files import local_folder, present
@@ -353,7 +353,7 @@ def _earlier(out: Path, notes: Mapping[str, Any], *, first: bool) -> Trained:
     return Trained(
         folder=out,
         held_out=None if notes["held_out"] is None else Measure(**notes["held_out"]),
-        first_errors=None if figures is None else FirstErrors(**figures),
+        first_errors=None if figures is None else FirstErrorAccuracy(**figures),
         examples=notes["examples"],
         problems=notes["problems"],
         dropped=Dropped(counts=notes["dropped"]),

@@ -20,7 +20,7 @@ from stepmark.errors import InputError
 from stepmark.evaluation.benchmark import Benchmark, PublishedTable, rated
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.evaluation import Run
-from stepmark.evaluation.result import Figure, Item, Result, shown
+from stepmark.evaluation.result import EvaluationResult, Figure, Item, shown
 from stepmark.evaluation.scores import Sheet
 from stepmark.evaluation.views import unreadable
 from stepmark.metrics.intervals import Statistic, ratio_statistic
@@ -93,7 +93,7 @@ class ToolPRMBench(Benchmark):
                 items.append({"id": pair, "problem": row.case.problem, "group": row.case.group, "won": won})
         return items
 
-    def of_sheet(self, sheet: Sheet, run: Run) -> Result:
+    def of_sheet(self, sheet: Sheet, run: Run) -> EvaluationResult:
         """See `Evaluation.of_sheet`."""
         return self.finished(self.items(sheet), run, sheet.prm, sheet)
 

@@ -33,12 +33,19 @@ from stepmark.models.prm import (
     WholePrefixSession,
     last_step,
 )
-from stepmark.models.remote.wire import MOST_SECONDS, Answer, ModelsAnswer, PRMFacts, Result, ScoreAnswer
+from stepmark.models.remote.wire import (
+    MOST_SECONDS,
+    ModelsResponse,
+    PRMFacts,
+    Response,
+    ScoredSolution,
+    ScoreResponse,
+)
 from stepmark.models.watch import Growing
 from stepmark.records import Problem, Refusal, Solution, StepScores
 from stepmark.show.text import amount
 
-Read = TypeVar("Read", bound=Answer)
+Read = TypeVar("Read", bound=Response)
 PATIENT = Patience()
 """The default of clients."""
 _ERRORS = {"too_long": TooLongError, "marker_in_text": MarkerInTextError}
@@ -59,7 +66,9 @@ def served_models(server: Server) -> tuple[list[ServedModel], list[str]]:
         BackendError: no answer, or not a stepmark server's.
     """
     try:
-        answer = server.ask("/v1/models", None, lambda data: _read(server, "/v1/models", data, ModelsAnswer))
+        answer = server.ask(
+            "/v1/models", None, lambda data: _read(server, "/v1/models", data, ModelsResponse)
+        )
     except DeclinedError as declined:
         raise _complaint(declined) from None
     prms = [ServedModel(id=item.id, **dict(item.stepmark)) for item in answer.data if item.stepmark]
@@ -234,7 +243,7 @@ class RemotePRM(PRM, Closing):
         path = "/v1/score"
 
         def read(data: Any) -> list[StepScores | InputError]:
-            answer = _read(self._server, path, data, ScoreAnswer)
+            answer = _read(self._server, path, data, ScoreResponse)
             try:
                 order = [result.index for result in answer.results]
                 if order != list(range(len(rows))):
@@ -263,7 +272,7 @@ class RemotePRM(PRM, Closing):
         return results
 
 
-def _scores(answer: ScoreAnswer, result: Result, solution: Solution) -> StepScores | InputError:
+def _scores(answer: ScoreResponse, result: ScoredSolution, solution: Solution) -> StepScores | InputError:
     """One result of an answer.
 
     Raises:

@@ -55,7 +55,7 @@ class Request(BaseModel):
     )
 
 
-class Answer(BaseModel):
+class Response(BaseModel):
     """Base of all answers."""
 
     model_config = ConfigDict(
@@ -108,7 +108,7 @@ class _Solutions(SolutionToScore):
     """A single solution's problem, with its `steps` or `solution`."""
 
 
-class ScoreRequest(_Grading, _Solutions):  # the fields of the last base come first
+class ScoreSolutionsRequest(_Grading, _Solutions):  # the fields of the last base come first
     """Solutions to score: many under `solutions`, or the fields of a single one beside the settings."""
 
     model_config = examples(
@@ -231,7 +231,7 @@ class PoolingRequest(Request):
     """Seconds until the answer is no longer wanted (504 afterwards)."""
 
 
-class ErrorBody(Answer):
+class ErrorBody(Response):
     """What is wrong, and what to do."""
 
     type: str
@@ -244,13 +244,13 @@ class ErrorBody(Answer):
     """Your `id` of the solution that it is about, where it has one."""
 
 
-class ErrorAnswer(Answer):
+class ErrorResponse(Response):
     """The body of every answer whose status is 400 or more."""
 
     error: ErrorBody
 
 
-class FindingBody(Answer):
+class FindingBody(Response):
     """A step that an exact check proves to be wrong."""
 
     step: int = Field(ge=0)
@@ -267,7 +267,7 @@ class FindingBody(Answer):
     """Where it ends."""
 
 
-class Result(Answer):
+class ScoredSolution(Response):
     """The scores of one solution, or the error that prevented them."""
 
     index: int = Field(ge=0)
@@ -302,7 +302,7 @@ class Result(Answer):
     """Why there are no scores; the other fields are then absent, except index and id."""
 
 
-class Usage(Answer):
+class Usage(Response):
     """What the request was."""
 
     solutions: int
@@ -313,7 +313,7 @@ class Usage(Answer):
     """Tokens of them all, each read alone; null when the PRM does not count. How many were computed is in /metrics."""
 
 
-class _Graded(Answer):
+class _Graded(Response):
     model: str
     """The served model's name."""
     score_kind: ScoreKind
@@ -327,24 +327,24 @@ class _Graded(Answer):
     usage: Usage
 
 
-class ScoreAnswer(_Graded):
+class ScoreResponse(_Graded):
     """One result a solution, in the order of the request."""
 
     object: Literal["scores"] = "scores"
-    results: list[Result]
+    results: list[ScoredSolution]
     """As many as solutions, in their order."""
 
 
-class RankAnswer(_Graded):
+class RankResponse(_Graded):
     """The solutions, best first."""
 
     object: Literal["ranking"] = "ranking"
-    results: list[Result]
+    results: list[ScoredSolution]
     """By score, the highest first, equal ones by index; then those without a score, then those of which a check proves a step to be
     wrong, then those with an error."""
 
 
-class ConversationRewards(Answer):
+class ConversationRewards(Response):
     """The rewards of a conversation."""
 
     index: int = Field(ge=0)
@@ -359,7 +359,7 @@ class ConversationRewards(Answer):
     """With masks, one number a token: a reward at its turn's last token, an advantage at all tokens of its turn."""
 
 
-class RewardsAnswer(Answer):
+class RewardsResponse(Response):
     """One result a conversation, in the order of the request."""
 
     object: Literal["rewards"] = "rewards"
@@ -368,7 +368,7 @@ class RewardsAnswer(Answer):
     results: list[ConversationRewards]
 
 
-class PoolingRows(Answer):
+class PoolingRows(Response):
     """The rows of one sequence."""
 
     index: int = Field(ge=0)
@@ -378,7 +378,7 @@ class PoolingRows(Answer):
     """One row a step mark in the sequence, in order; one number a class."""
 
 
-class PoolingUsage(Answer):
+class PoolingUsage(Response):
     """Tokens of the request."""
 
     prompt_tokens: int
@@ -389,7 +389,7 @@ class PoolingUsage(Answer):
     """None are written."""
 
 
-class PoolingAnswer(Answer):
+class PoolingResponse(Response):
     """Rows of the head, in vLLM's shape."""
 
     id: str
@@ -404,7 +404,7 @@ class PoolingAnswer(Answer):
     usage: PoolingUsage
 
 
-class PRMFacts(Answer):
+class PRMFacts(Response):
     """What a client must know of the PRM."""
 
     version: str
@@ -433,7 +433,7 @@ class PRMFacts(Answer):
     """Bytes in one request."""
 
 
-class ModelEntry(Answer):
+class ModelEntry(Response):
     """A served model, in OpenAI's shape with an object of ours."""
 
     id: str
@@ -448,7 +448,7 @@ class ModelEntry(Answer):
     """Facts of a PRM; absent of a chat model."""
 
 
-class ModelsAnswer(Answer):
+class ModelsResponse(Response):
     """The models that are served."""
 
     object: Literal["list"] = "list"
@@ -456,7 +456,7 @@ class ModelsAnswer(Answer):
     """One entry a model."""
 
 
-class StatusAnswer(Answer):
+class StatusResponse(Response):
     """What state the server is in."""
 
     status: Literal["ok"]

@@ -26,7 +26,7 @@ except ImportError as error:
     raise MissingExtraError(f"this adapter needs SkyRL (pip install skyrl==0.3.0): {error}") from error
 
 
-class TurnRewards(GeneratorInterface):  # type: ignore[misc]
+class TurnRewardGenerator(GeneratorInterface):  # type: ignore[misc]
     """A generator whose trajectories have a reward for each turn, by a PRM, beside their own outcome.
 
     The outcome is the sum of the inner generator's rewards of a trajectory. In evaluation, and for trajectories that the PRM cannot read, there are no turn
