@@ -65,6 +65,7 @@ from stepmark.evaluation.result import EvaluationResult, Figure, Item, made_fold
 from stepmark.evaluation.scores import CaseScores, Sheet, score_lengths, wrong_count
 from stepmark.evaluation.sources import read_cases
 from stepmark.evaluation.views import (
+    Column,
     Figures,
     card,
     examples_of,
@@ -72,7 +73,7 @@ from stepmark.evaluation.views import (
     series_of,
     table_of,
     tiles_of,
-    value_cell,
+    value_of,
 )
 from stepmark.metrics.aggregate import AGGREGATES, aggregate_checked, allowed, check_score
 from stepmark.metrics.binary import weighted_auc
@@ -348,10 +349,6 @@ def items_of(sets: Sequence[CandidateSet], settings: Counting | None = None) -> 
     candidate, None when one is not known, and `prm once` a problem; `missing`: counts of candidates without
     `correct`, `answer`, and a score by aggregate; `pool`: the candidates' policy, correctness, and scores by aggregate (infinite
     ones as "inf" and "-inf"); `best`: aggregate -> positions in the set of the best of all; `length`: see `_length`.
-
-    Raises:
-        InputError: no problems, or a set that cannot be evaluated; it says where.
-        UsageError: sizes that are not increasing numbers of at least 1, or more than every problem has.
     """
     if not sets:
         raise InputError("there are no problems: expected at least one with its candidates")
@@ -776,11 +773,7 @@ def by_problem(sheet: Sheet) -> dict[str, list[CaseScores]]:
 
 
 def checked(cases: Sequence[Case], verifier: Verifier) -> list[Case]:
-    """The cases with an outcome for each whose row does not say whether its answer is right, by comparing that with the reference.
-
-    Raises:
-        InputError: with `FILE:LINE`: a row without `correct` has no reference to compare with; or no candidate's correctness is known.
-    """
+    """The cases with an outcome for each whose row does not say whether its answer is right, by comparing that with the reference."""
     for case in cases:
         if case.unchecked and not (case.solution.problem.answer or "").strip():
             raise InputError(
@@ -969,12 +962,7 @@ class BestOfNAccuracy(Evaluation):
     def of_candidates(
         self, sheet: Sheet, run: Run, *, verifier: Verifier | None = None, judged: Sheet | None = None
     ) -> EvaluationResult:
-        """The result of graded candidates.
-
-        Raises:
-            InputError: candidates that cannot be evaluated (see `items_of`).
-            UsageError: sizes that no problem has.
-        """
+        """The result of graded candidates."""
         outcomes: dict[str, float] = {}
         outcome_tokens: dict[str, int] = {}
         for row in () if judged is None else judged.rows:
@@ -1125,11 +1113,7 @@ class BestOfNAccuracy(Evaluation):
 
 
 def _row(sampled: Sampled, policy: str, verifier: Verifier) -> dict[str, Any]:
-    """One row of a candidates file. A text without a verdict has `correct` null, and never counts as wrong silently.
-
-    Raises:
-        InputError: the policy cannot read the problem.
-    """
+    """One row of a candidates file. A text without a verdict has `correct` null, and never counts as wrong silently."""
     if sampled.refused is not None:
         raise InputError(sampled.refused, where=sampled.problem.id)
     texts = [(written, False) for written in sampled.samples]
@@ -1332,7 +1316,7 @@ def accuracy_table(items: Sequence[Item], figures: Figures) -> Table:
             f"N = {most}": f"accuracy/{{}}/{most}",
             **leads,
             **{
-                f"N = {n}": value_cell(figures, f"accuracy/{{}}/{n}", scale=100, digits=1)
+                f"N = {n}": ("share", value_of(figures, f"accuracy/{{}}/{n}"))
                 for n in dict.fromkeys((1, *sizes[:-1]))
             },
         },
@@ -1347,7 +1331,7 @@ def _more_tables(items: Sequence[Item], figures: Figures, how: str) -> tuple[Tab
     """Expected tokens a problem by N, rank correlation of score and length, and each policy, where they are known."""
     sizes = [str(n) for n in items[0]["sizes"]]
     readers = {"policy": "Policy", "prm": "PRM", "outcome": "Outcome model"}
-    prices = {label: (f"tokens/{who}/{{}}", 1, 0) for who, label in readers.items() if f"tokens/{who}/{sizes[-1]}" in figures}  # fmt: skip
+    prices: dict[str, Column] = {label: ("count", f"tokens/{who}/{{}}") for who, label in readers.items() if f"tokens/{who}/{sizes[-1]}" in figures}  # fmt: skip
     hows = [one for one in (*AGGREGATES, "orm", CORRECTNESS) if any(f"length/{of}/{one}" in figures for of in MEASURES)]  # fmt: skip
     policies = [name[7:-9] for name in figures if name.startswith("policy/") and name.endswith("/accuracy")]
     policies.sort(key=lambda name: (-(figures[f"policy/{name}/accuracy"].value or 0.0), name))
@@ -1364,7 +1348,7 @@ def _more_tables(items: Sequence[Item], figures: Figures, how: str) -> tuple[Tab
             "Does the score follow the length",
             "Score",
             hows,
-            {f"Length in {of}": (f"length/{of}/{{}}", 1, 2) for of in MEASURES},
+            {f"Length in {of}": ("coefficient", f"length/{of}/{{}}") for of in MEASURES},
             figures,
             label=lambda one: "(correctness itself)" if one == CORRECTNESS else one,
             note="Rank correlation of score and length within each problem, averaged over problems; a dash where they never differ. "
@@ -1375,9 +1359,9 @@ def _more_tables(items: Sequence[Item], figures: Figures, how: str) -> tuple[Tab
             "Policy",
             policies,
             {
-                "Candidates": value_cell(figures, "policy/{}/candidates"),
+                "Candidates": value_of(figures, "policy/{}/candidates"),
                 "Accuracy, %": "policy/{}/accuracy",
-                "AUC within the policy": (f"policy/{{}}/auc/{how}", 1, 3),
+                "AUC within the policy": ("number", f"policy/{{}}/auc/{how}"),
             },
             figures,
             note="AUC: how often a right candidate scores above a wrong one of the same policy.",

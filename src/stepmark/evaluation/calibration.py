@@ -28,6 +28,7 @@ from stepmark.evaluation.sources import read_cases, read_prmbench
 from stepmark.evaluation.views import (
     Column,
     Figures,
+    Kind,
     card,
     examples_of,
     problem,
@@ -43,7 +44,7 @@ from stepmark.records import DEFAULT_AXIS, ScoreKind
 from stepmark.report.evaluation import Examples, Report, Section
 from stepmark.report.evaluation import Item as Shown
 from stepmark.report.plots import Bin, Reliability
-from stepmark.report.tables import ABSENT, Table, interval_text
+from stepmark.report.tables import Table, interval_text
 from stepmark.settings import settings
 from stepmark.words import amount
 
@@ -65,11 +66,7 @@ _AT_ONCE = 2_000_000
 
 
 def targets_of(cases: Sequence[Case], asked: Target | None) -> tuple[Target, ...]:
-    """What can be measured: the target that was asked for, else all that the data knows.
-
-    Raises:
-        UsageError: the data does not know it.
-    """
+    """What can be measured: the target that was asked for, else all that the data knows."""
     known: dict[Target, bool] = {
         "steps": any(judgements for case in cases for judgements in case.labelled.judgements),
         "outcome": any(case.outcome is not None for case in cases),
@@ -317,9 +314,6 @@ def split_by(
         share: of the problems.
         group: of the cases; with `others` their name.
         others: cases of another file.
-
-    Raises:
-        UsageError: a share out of (0, 1), no such group, or one side is empty.
     """
     if share is not None:
         if not 0 < share < 1:
@@ -384,11 +378,7 @@ class PlattMap:
 
 
 def fit(items: Sequence[Item], target: Target) -> PlattMap:
-    """Fit the map on the items whose role is `FITTED`.
-
-    Raises:
-        UsageError: no right or no wrong ones there, or scores that are all the same; says which target.
-    """
+    """Fit the map on the items whose role is `FITTED`."""
     pairs = [
         (score, label)
         for item in items
@@ -521,11 +511,7 @@ class Calibration(Evaluation):
         return unique([*cases, *(case for case in others if split.roles.get(case.id) == FITTED)]), split
 
     def _spec(self, run: Run) -> ScoringSpec:
-        """The spec that the checkpoint's scores are made with, once a map may be stored there.
-
-        Raises:
-            UsageError: nothing is fitted; the folder is not the PRM that grades; its scores take no map.
-        """
+        """The spec that the checkpoint's scores are made with, once a map may be stored there."""
         from stepmark.models.checkpoint import spec_of
         from stepmark.models.spec import SPEC_FILE, check_readout
 
@@ -582,11 +568,7 @@ class Calibration(Evaluation):
     def calibrated(
         self, sheet: Sheet, run: Run, targets: Sequence[Target], *, split: Split | None = None
     ) -> tuple[EvaluationResult, Mapping[Target, PlattMap]]:
-        """The result of graded cases, and what was fitted.
-
-        Raises:
-            UsageError: nothing to fit.
-        """
+        """The result of graded cases, and what was fitted."""
         how = check_how(self.aggregate, sheet)
         items = items_of(sheet, targets, how=how, bins=self.bins, neutral=self.neutral)
         maps: dict[Target, PlattMap] = {}
@@ -621,9 +603,9 @@ class Calibration(Evaluation):
             tiles=tiles_of(
                 figures,
                 {
-                    f"{label}, {target}": (f"{target}/{name}", scale, digits)
+                    f"{label}, {target}": (kind, f"{target}/{name}")
                     for target in targets
-                    for label, (name, scale, digits) in _TILES.items()
+                    for label, (kind, name) in _TILES.items()
                 },
             ),
             sections=_sections(sheet, items, targets, parts, figures, maps, how, run),
@@ -642,12 +624,12 @@ class Calibration(Evaluation):
         return result, maps
 
 
-_TILES: dict[str, tuple[str, float, int]] = {
-    "AUC (%)": ("all/auc", 100, 1),
-    "ECE (%)": ("all/ece", 100, 1),
-    "Brier": ("all/brier", 1, 3),
-    "Gap (points)": ("all/gap", 100, 1),
-    "ECE after Platt (%)": ("measured, platt/ece", 100, 1),
+_TILES: dict[str, tuple[Kind, str]] = {
+    "AUC (%)": ("share", "all/auc"),
+    "ECE (%)": ("share", "all/ece"),
+    "Brier": ("number", "all/brier"),
+    "Gap (points)": ("share", "all/gap"),
+    "ECE after Platt (%)": ("share", "measured, platt/ece"),
 }
 
 
@@ -784,20 +766,15 @@ def facet_table(
     labels: Mapping[str, str] = {},
 ) -> Table:
     """The figures of some facets of one target; `labels` name them where their names do not."""
-
-    def lowest(name: str) -> str:
-        value = floor(parts[target, name])
-        return ABSENT if value is None else f"{100 * value:.1f}"
-
     columns: dict[str, Column] = {
-        "Count": lambda name: f"{len(parts[target, name]):,}",
+        "Count": lambda name: len(parts[target, name]),
         "Share right (%)": f"{target}/{{}}/share_right",
         "Mean score (%)": f"{target}/{{}}/mean_score",
         "Gap (points)": f"{target}/{{}}/gap",
         "AUC (%)": f"{target}/{{}}/auc",
-        "Brier": (f"{target}/{{}}/brier", 1, 3),
+        "Brier": ("number", f"{target}/{{}}/brier"),
         "ECE (%)": f"{target}/{{}}/ece",
-        "Floor (%)": lowest,
+        "Floor (%)": ("share", lambda name: floor(parts[target, name])),
     }
     return table_of(
         title,

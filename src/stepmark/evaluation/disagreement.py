@@ -27,11 +27,11 @@ from stepmark.evaluation.views import (
     Column,
     Figures,
     card,
-    cell,
     examples_of,
     problem,
     table_of,
     tiles_of,
+    written,
 )
 from stepmark.metrics.intervals import Statistic, ratio_statistic, wilson
 from stepmark.models.lazy import Lazy
@@ -97,11 +97,7 @@ class Disagreement(Evaluation):
         return self.of_cases(cases, run, run.grade(cases) if self._graded(run) else None)
 
     def of_cases(self, cases: Sequence[Case], run: Run, sheet: Sheet | None = None) -> EvaluationResult:
-        """The 2x2 of process and outcome, by labels, by scores, or by both side by side.
-
-        Raises:
-            UsageError: no case has an outcome, or `process` says nothing of any step; a threshold that cannot be applied.
-        """
+        """The 2x2 of process and outcome, by labels, by scores, or by both side by side."""
         if self.threshold is not None and sheet is None:
             raise UsageError(
                 f"`threshold` {self.threshold} is for a PRM's scores, and there are none; name a file (`scores`), a PRM (`prm`), or let the "
@@ -396,19 +392,20 @@ def _tables(
         return row.rpartition("/")[0]
 
     def of(name: str) -> Cell:
-        share = cell(figures, f"{{}}/{name}")
-        return lambda row: f"{counts[row][name]:,} ({share(row)})"
+        return lambda row: f"{counts[row][name]:,} ({written(figures.get(f'{row}/{name}'))})"
 
-    judged: dict[str, Column] = {"Steps judged by": lambda row: judges[row.rpartition("/")[2]]}
-    unknown: dict[str, Column] = {"Not known": lambda row: f"{counts[row][None]:,}"}
+    judged: dict[str, Column] = {"Steps judged by": ("text", lambda row: judges[row.rpartition("/")[2]])}
+    unknown: dict[str, Column] = {"Not known": lambda row: counts[row][None]}
     rates: dict[str, Column] = {
-        "Threshold": lambda row: figures[f"{row}/lucky-of-right"].policy or ABSENT,
+        "Threshold": ("text", lambda row: figures[f"{row}/lucky-of-right"].policy or ABSENT),
         "Lucky, of right answers": "{}/lucky-of-right",
         "Unlucky, of wrong answers": "{}/unlucky-of-wrong",
     }
     if len({row.rpartition("/")[2] for row in rows}) == 2:
-        same = cell(figures, "{}/both/same-cell")
-        rates["Same cell as the labels"] = lambda row: same(group(row)) if row.endswith("/scores") else ""
+        rates["Same cell as the labels"] = (
+            "share",
+            lambda row: figures.get(f"{group(row)}/both/same-cell") if row.endswith("/scores") else "",
+        )
     four: dict[str, Column] = {title: of(name) for name, title in CELLS.items()}
     note = "Shares are of the solutions whose steps and outcome are known."
     return (
@@ -419,12 +416,9 @@ def _tables(
             judged | four | unknown,
             figures,
             label=group,
-            left=2,
             note=note,
         ),
-        table_of(
-            "Where process and outcome part (%)", "Group", rows, judged | rates, figures, label=group, left=3
-        ),
+        table_of("Where process and outcome part (%)", "Group", rows, judged | rates, figures, label=group),
     )
 
 

@@ -37,7 +37,17 @@ from stepmark.evaluation.first_errors import distance_table, harmonic
 from stepmark.evaluation.result import EvaluationResult, Figure, Item, shown
 from stepmark.evaluation.scores import CaseScores
 from stepmark.evaluation.thresholds import check_asked, policies
-from stepmark.evaluation.views import Column, card, examples_of, problem, table_of, tiles_of
+from stepmark.evaluation.views import (
+    Cell,
+    Column,
+    Kind,
+    card,
+    examples_of,
+    problem,
+    table_of,
+    tiles_of,
+    written,
+)
 from stepmark.labels.consensus import side_by_side
 from stepmark.metrics.agreement import alphas
 from stepmark.metrics.first_error import first_wrong
@@ -150,11 +160,7 @@ class LabelAgreement(Evaluation):
         return self._result(pairs, run, "labels", axes)
 
     def _axes(self, run: Run, cases: Sequence[Case], rows: Sequence[LabelledRow]) -> list[str]:
-        """The axes that both judge, in the reference's order.
-
-        Raises:
-            InputError: there is none, or not the one that was asked for.
-        """
+        """The axes that both judge, in the reference's order."""
         reference = list(dict.fromkeys(axis for case in cases for axis in case.labelled.axes))
         judged = {axis for row in rows for axis in row.labelled.axes}
         if not reference or not judged:  # nothing is rated: the figures say so
@@ -211,11 +217,9 @@ class LabelAgreement(Evaluation):
         ]
         known = [item for item in firsts if item["label"] is not None]
         tables = []
-        for title, scale, columns, note in _TABLES:
+        for title, kind, columns, note in _TABLES:
             cells: dict[str, Column] = {
-                column: (f"{{}}/{what}", scale, 1 if scale > 1 else 2)
-                for column, what in columns.items()
-                if f"all/{what}" in figures
+                column: (kind, f"{{}}/{what}") for column, what in columns.items() if f"all/{what}" in figures
             }
             tables += [table_of(title, "Part", names, cells, figures, note=note)] if cells else []
         parts = [
@@ -245,7 +249,7 @@ class LabelAgreement(Evaluation):
             tiles=tiles_of(
                 figures,
                 {
-                    "Kappa": ("all/kappa", 1, 2),
+                    "Kappa": ("coefficient", "all/kappa"),
                     "First errors, F1": "all/f1",
                     "Wrong steps found": "all/recall",
                     "Right of those called wrong": "all/precision",
@@ -260,10 +264,10 @@ class LabelAgreement(Evaluation):
         return run.result(self, report, figures, items, prm=name)
 
 
-_TABLES = (
+_TABLES: tuple[tuple[str, Kind, Mapping[str, str], str], ...] = (
     (
         "Agreement",
-        1,
+        "coefficient",
         {
             "Kappa": "kappa",
             "Alpha": "alpha",
@@ -275,7 +279,7 @@ _TABLES = (
     ),
     (
         "Wrong steps and first errors (%)",
-        100,
+        "share",
         {
             "Precision": "precision",
             "Recall": "recall",
@@ -288,12 +292,12 @@ _TABLES = (
     ),
     (
         "Stability over repeats (%)",
-        100,
+        "share",
         {"Equal ratings": "stability/step", "Equal first errors": "stability/first error"},
         "Over pairs of repeats.",
     ),
 )
-"""Title, scale, column to figure, note."""
+"""Title, kind, column to figure, note."""
 
 
 def _no_axis(axis: str, labelled: Sequence[LabelledSolution], files: Sequence[Source]) -> InputError:
@@ -467,19 +471,19 @@ def _keys(figures: Mapping[str, Figure], what: str) -> list[str]:
     return sorted(keys, key=(lambda key: int(key.split()[0])) if what == "step" else str)
 
 
-def _counted(items: Sequence[Item], what: str) -> Any:
+def _counted(items: Sequence[Item], what: str) -> Cell:
     counts = Counter(
         _place(step) if what == "step" else item["types"][step]
         for item in items
         for step, rating in enumerate(item["truth"])
         if rating == -1
     )
-    return lambda key: f"{counts[key]:,}"
+    return counts.__getitem__
 
 
 def _verdict(figures: Mapping[str, Figure], parts: Sequence[str]) -> str:
     if parts:
-        kappas = (f"{part} {shown(figures[f'{part}/kappa'], scale=1, digits=2)}" for part in parts)
+        kappas = (f"{part} {written(figures[f'{part}/kappa'], 'coefficient')}" for part in parts)
         return f"Kappa by part: {'; '.join(kappas)}."
     kappa, people = figures["all/kappa"], figures.get("all/reference/alpha")
     if kappa.value is None:
@@ -488,9 +492,9 @@ def _verdict(figures: Mapping[str, Figure], parts: Sequence[str]) -> str:
         )
     beside = ""
     if people is not None and people.value is not None:
-        beside = f"; the reference's raters among themselves: alpha {shown(people, scale=1, digits=2)}"
+        beside = f"; the reference's raters among themselves: alpha {written(people, 'coefficient')}"
     return (
-        f"Kappa {shown(kappa, scale=1, digits=2)}{beside}. The judge finds {shown(figures['all/recall'])} % of the wrong steps, and "
+        f"Kappa {written(kappa, 'coefficient')}{beside}. The judge finds {shown(figures['all/recall'])} % of the wrong steps, and "
         f"{shown(figures['all/precision'])} % of the steps that it calls wrong are. It names the first error exactly in "
         f"{shown(figures['all/error'])} % of the wrong solutions."
     )

@@ -80,11 +80,7 @@ def _register(*, keeps_meaning: bool) -> Callable[[Change], Change]:
 
 
 def perturbation(name: str) -> Perturbation:
-    """The perturbation of this name.
-
-    Raises:
-        UnknownNameError: no such perturbation; the message gives the nearest names.
-    """
+    """The perturbation of this name."""
     if name not in PERTURBATIONS:
         raise unknown_name("perturbation", name, tuple(PERTURBATIONS))
     return PERTURBATIONS[name]
@@ -355,9 +351,6 @@ def perturbed(
     """The changed copies of a solution: each perturbation that applies, with the solution under the id "ID::NAME".
 
     What is done depends on the seed, the perturbation's name and the solution's own text alone.
-
-    Raises:
-        UnknownNameError: no such perturbation.
     """
     for name in names:
         text = json.dumps([f"{seed}:{name}", solution.problem.text, *solution.texts])

@@ -41,7 +41,7 @@ from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run
 from stepmark.evaluation.perturbations import PERTURBATIONS, Perturbed, perturbation, perturbed
 from stepmark.evaluation.result import EvaluationResult, Item, shown
 from stepmark.evaluation.scores import CaseScores, Sheet, solution_score
-from stepmark.evaluation.views import Cell, Figures, card, problem, table_of, tiles_of, value_cell
+from stepmark.evaluation.views import Cell, Figures, Value, card, problem, table_of, tiles_of
 from stepmark.metrics.aggregate import check_aggregate, check_score
 from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic
 from stepmark.models.prm import first_error as first_under
@@ -93,13 +93,7 @@ class Robustness(Evaluation):
         return self.of_trials(run.grade(to_grade(changes)), run, changes)
 
     def judging(self, sheet: Sheet) -> Judging:
-        """These settings with the PRM's own, and the default margin, in the place of None.
-
-        Raises:
-            UnknownNameError: no such aggregate.
-            ScoreKindError: the aggregate means nothing for these scores.
-            UsageError: no aggregate is known, no default margin exists for these scores, or a setting is out of range.
-        """
+        """These settings with the PRM's own, and the default margin, in the place of None."""
         how = sheet.aggregate if self.aggregate is None else self.aggregate
         if how is None:
             raise UsageError("the scores do not say how their PRM aggregates; choose with `aggregate`")
@@ -121,11 +115,7 @@ class Robustness(Evaluation):
         return Judging(aggregate=how, threshold=threshold, margin=margin)
 
     def of_trials(self, sheet: Sheet, run: Run, changes: Sequence[Trial]) -> EvaluationResult:
-        """What the changes do to the scores of a PRM.
-
-        Raises:
-            UsageError: no changes, a case without scores, or settings that do not fit the scores.
-        """
+        """What the changes do to the scores of a PRM."""
         if not changes:
             raise UsageError("there is nothing to compare: no perturbation applies to any solution")
         how = self.judging(sheet)
@@ -205,12 +195,7 @@ class Trial:
 
 
 def trials(cases: Sequence[Case], names: Sequence[str] = tuple(PERTURBATIONS), seed: int = 0) -> list[Trial]:
-    """Every change that applies to every case, in the order of the cases.
-
-    Raises:
-        UnknownNameError: no such perturbation.
-        UsageError: two cases have one id.
-    """
+    """Every change that applies to every case, in the order of the cases."""
     if len({case.id for case in cases}) < len(cases):
         raise UsageError("two cases have one id; expected every id once")
     return [
@@ -237,9 +222,6 @@ def items_of(found: Sequence[Trial], sheet: Sheet, how: Judging) -> list[dict[st
     `good_before` and `good_after` (the verdict), `success` (of the attack), `broken_step`, `step_before` and `step_after` (the
     scores of the broken step), `step_missed` (whether it is not under the threshold now, asked only where it was not before),
     `note`, `refused` (why there is no score). What is not known is None. The words are defined at the top of this module.
-
-    Raises:
-        UsageError: a case without scores in the sheet, or an aggregate that is infinite.
     """
     by_id = {row.case.id: row for row in sheet.rows}
     missing = next((case.id for case in to_grade(found) if case.id not in by_id), None)
@@ -395,26 +377,30 @@ def _facts(items: Sequence[Item], how: Judging) -> list[str]:
 def _table(names: Sequence[str], figures: Figures) -> Table:
     kinds = {**{name: perturbation(name).keeps_meaning for name in names}, PRESERVING: True, BREAKING: False}
 
-    def where(figure: str, kept: bool = True, broken: bool = True) -> Cell:
+    def where(kept: str = "", broken: str = "") -> Cell:
         """The cells of a figure, blank for the kind of change that has none."""
-        return lambda name: (
-            shown(figures.get(f"{name}/{figure}")) if (kept if kinds[name] else broken) else ""
-        )
 
-    fooled = {True: where("flips to good"), False: where("stays good")}
-    missed = where("step missed", kept=False)
+        def of(name: str) -> Value:
+            figure = kept if kinds[name] else broken
+            return figures.get(f"{name}/{figure}") if figure else ""
+
+        return of
+
     return table_of(
         "What each change does to the score (shares in %; lower is better)",
         "Change",
         [*names, *(name for name in (PRESERVING, BREAKING) if f"{name}/success" in figures)],
         {
             "Attack succeeds": "{}/success",
-            "Verdict fooled": lambda name: fooled[kinds[name]](name),
-            "False alarms": where("false alarms", broken=False),
-            "Error missed": lambda name: missed(name) if f"{name}/step missed" in figures else "",
-            "Mean change": ("{}/change", 1, 3),
-            "Solutions": lambda name: value_cell(figures, "{}/n")(name) if f"{name}/n" in figures else "",
-            "Meaning": lambda name: "kept" if kinds[name] else "broken",
+            "Verdict fooled": ("share", where("flips to good", "stays good")),
+            "False alarms": ("share", where("false alarms")),
+            "Error missed": (
+                "share",
+                lambda name: figures.get(f"{name}/step missed", ""),
+            ),
+            "Mean change": ("number", "{}/change"),
+            "Solutions": lambda name: getattr(figures.get(f"{name}/n"), "value", ""),
+            "Meaning": ("text", lambda name: "kept" if kinds[name] else "broken"),
         },
         figures,
         label=lambda name: f"mean, {name}" if name in (PRESERVING, BREAKING) else name,

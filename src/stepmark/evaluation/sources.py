@@ -77,9 +77,6 @@ def files_of(
         data: names.
         dataset: the hub repository; None where there is none.
         names: of its files.
-
-    Raises:
-        UsageError: "hub" where there is none, or the download failed; a folder without such a file; no names.
     """
     results: list[str] = []
     for name in data:
@@ -154,9 +151,6 @@ def read_prmbench(
             length then counts: R-PRM's published scores are of the later row of two different ones.
         columns: as `store.read_rows`.
         numbered: whether a number in front of a step ("3. ") is layout.
-
-    Raises:
-        InputError: with the place: another format, an error step under 1, no steps.
     """
     rows = (row for file in files for row in read_rows(file, columns=columns))
     return _prmbench_cases(rows, lengths or {}, numbered=numbered)
@@ -296,9 +290,6 @@ def read_cases(
         how: how a text is cut into steps.
         axis: the judgements that are the truth, where there are several axes.
         check: is called with each case as it is read, and may raise: long before the last of many texts is cut.
-
-    Raises:
-        InputError: with the place: a row of no known format, or what the reader of that format refuses.
     """
 
     def reader(rows: Iterable[Row]) -> Iterator[Case]:

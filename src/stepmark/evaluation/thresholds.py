@@ -50,11 +50,7 @@ class ThresholdRule:
 
 
 def check_asked(asked: str | None, groups: Collection[str]) -> None:
-    """Refuse what is no policy whatever the scores are; to be called before they are made.
-
-    Raises:
-        UsageError: neither a number nor the name of a policy, or tuned on a group that is not there.
-    """
+    """Refuse what is no policy whatever the scores are; to be called before they are made."""
     if asked is None or asked in ("argmax", "oracle"):
         return
     if asked.startswith("tuned:"):
@@ -71,11 +67,7 @@ def check_asked(asked: str | None, groups: Collection[str]) -> None:
 
 
 def check_neutral(asked: str | None, run: Run) -> None:
-    """Refuse argmax, which takes the neutral class for no error, where the PRM's neutral class counts as negative.
-
-    Raises:
-        UsageError: both.
-    """
+    """Refuse argmax, which takes the neutral class for no error, where the PRM's neutral class counts as negative."""
     if asked == "argmax" and isinstance(run.prm, Lazy) and run.prm.arguments.get("neutral") == "negative":
         raise UsageError(
             "`threshold` argmax takes the neutral class for no error, which `neutral` negative contradicts; give a number"
@@ -96,11 +88,6 @@ def policies(
         sheet: the scores; says the PRM's own threshold and the kind.
         groups: the cases of each group.
         truth: case id to 0-based first error, -1 for none, None for not known.
-
-    Raises:
-        UsageError: no such policy or group; a number out of the range of the scores; no own threshold; nothing to tune on;
-            "argmax" where only some solutions have classes.
-        ScoreKindError: "argmax" for scores without classes or a middle.
     """
     check_asked(asked, groups)
     if asked is None:
