@@ -397,19 +397,18 @@ def _check_set(group: CandidateSet, kind: ScoreKind | None) -> ScoreKind | None:
         raise InputError("the problem has no sampled candidate: leave it out, or sample some", where=group.id)
     if greedy > 1:
         raise InputError(f"expected at most one greedy candidate, found {greedy}", where=group.id)
-    for c in group.candidates:
-        if c.steps is not None and c.steps.kind != (kind := kind or c.steps.kind):
+    for steps in (c.steps for c in group.candidates if c.steps is not None):
+        if steps.kind != (kind := kind or steps.kind):
             raise InputError(
-                f"scores of the kind {c.steps.kind!r} beside scores of the kind {kind!r}: grade all candidates with one PRM",
+                f"scores of the kind {steps.kind!r} beside scores of the kind {kind!r}: grade all candidates with one PRM",
                 where=group.id,
             )
-        if c.steps is not None:
-            try:
-                for step, score in enumerate(c.steps.scores):
-                    if score is not None:
-                        check_score(score, c.steps.kind, step=step)
-            except InputError as error:
-                raise error.at(group.id) from None
+        for step, score in enumerate(steps.scores):
+            if score is not None:
+                try:
+                    check_score(score, kind, step=step)
+                except InputError as error:
+                    raise error.at(group.id) from None
     return kind
 
 
@@ -695,31 +694,27 @@ def method_names(rows: Sequence[Item]) -> list[str]:
 def coverage(rows: Sequence[Item]) -> str:
     """What was counted and what could not be, in one sentence."""
     used = [row for row in rows if row["counted"]]
-    greedy = sum("greedy" in row["methods"] for row in used)
-    refuted = sum(row.get("refuted", 0) for row in used)
     missing = {key: sum(row["missing"][key] for row in used) for key in ("correct", "answer")}
-    unscored = max(
-        (sum(row["missing"]["scores"][how] for row in used) for how in used[0]["missing"]["scores"]),
-        default=0,
-    )
+    greedy, refuted = sum("greedy" in row["methods"] for row in used), sum(row["refuted"] for row in used)
+    hows = used[0]["missing"]["scores"]
+    unscored = max((sum(row["missing"]["scores"][how] for row in used) for how in hows), default=0)
     drawn = ", ".join(
         f"N = {n}: {max(row['subsets'][n]['count'] for row in used)}"
         for n in used[0]["subsets"]
         if not all(row["subsets"][n]["exact"] for row in used)
     )
-    parts = {
-        f"{len(used)} of {amount(len(rows), 'problem')} with at least {amount(rows[0]['sizes'][-1], 'candidate')} counted": True,
-        amount(sum(row["candidates"] for row in used), "candidate"): True,
-        f"greedy: {amount(greedy, 'problem')}": greedy,
-        f"correctness unknown for {missing['correct']}: left out where one of them is chosen": missing[
-            "correct"
-        ],
-        f"{missing['answer']} without an answer never vote": missing["answer"],
-        f"up to {unscored} without a score cannot be chosen by it": unscored,
-        f"{refuted} with a step that an exact check refutes come after all others": refuted,
-        f"votes on random subsets ({drawn} a problem)" if drawn else "all subsets of each size counted": True,
-    }
-    return "; ".join(part for part, applies in parts.items() if applies) + "."
+    parts = [
+        f"{len(used)} of {amount(len(rows), 'problem')} with at least {amount(rows[0]['sizes'][-1], 'candidate')} counted",
+        amount(sum(row["candidates"] for row in used), "candidate"),
+        greedy and f"greedy: {amount(greedy, 'problem')}",
+        missing["correct"]
+        and f"correctness unknown for {missing['correct']}: left out where one of them is chosen",
+        missing["answer"] and f"{missing['answer']} without an answer never vote",
+        unscored and f"up to {unscored} without a score cannot be chosen by it",
+        refuted and f"{refuted} with a step that an exact check refutes come after all others",
+        f"votes on random subsets ({drawn} a problem)" if drawn else "all subsets of each size counted",
+    ]
+    return "; ".join(part for part in parts if isinstance(part, str)) + "."
 
 
 def _policy_statistic(rows: Sequence[Item]) -> Statistic:
@@ -1167,24 +1162,26 @@ def _examples(
 
 
 def known(figures: Figures) -> dict[str, Figure]:
-    """The figures, those of a method without an interval whose choices are for more than half of unknown correctness.
+    """The figures; without an interval those that rest on choices of which more than half are of unknown correctness.
 
     The resamples tell of the known choices alone, so that an interval would claim to be sure of the others.
     """
-    unknown = {name for name, figure in figures.items() if "unknown" in name and (figure.value or 0.0) > 0.5}
-    graders = {name for name in unknown if by_grader(name.removeprefix("unknown/"))}
+    unknown = {
+        name.removeprefix("unknown/").removesuffix("/unknown")
+        for name, figure in figures.items()
+        if (name.startswith("unknown/") or name.endswith("/unknown")) and (figure.value or 0.0) > 0.5
+    }
 
     def bases(name: str) -> set[str]:
-        """The shares of unknown correctness that a figure rests on."""
+        """What a figure rests on: METHOD/N, or policy/POLICY."""
         what, _, rest = name.partition("/")
-        method, _, n = rest.rpartition("/")
-        others = {"accuracy": method, "over orm": "best orm", "over majority": "majority", "over majority at equal tokens": "majority"}  # fmt: skip
         if what == "policy":
-            writer = name.rpartition("/auc/")[0] or name.removesuffix("/accuracy")
-            return {f"{writer}/unknown"}
+            return {name.partition("/auc/")[0].removesuffix("/accuracy")}
         if what == "held out":
-            return graders
-        return {f"unknown/{rest}", f"unknown/{others[what]}/{n}"} if what in others else set()
+            return {method for method in unknown if by_grader(method)}
+        other = "best orm" if what == "over orm" else "majority"
+        more = {f"{other}/{rest.rpartition('/')[2]}"} if what.startswith("over ") else set()
+        return {rest} | more if what == "accuracy" or more else set()
 
     return {
         name: figure if unknown.isdisjoint(bases(name)) else replace(figure, low=None, high=None)
@@ -1222,47 +1219,34 @@ def _verdict(items: Sequence[Item], figures: Figures, how: str, most: int) -> st
         return ""
     if most == 1:
         return f"Every problem has one candidate, so there is nothing to choose: {shown(oracle)} % are right."
-    parts = [
-        f"The best way to choose among {most} candidates: {words(best)}, right in {shown(figures[f'accuracy/{best}/{most}'])} %"
-    ]
-    leads = {
-        name: figure
-        for name, key in (
-            ("best", f"over majority/{best}/{most}"),
-            ("own", f"over majority/best {how}/{most}"),
-            ("orm", f"over orm/best {how}/{most}"),
-            ("held out", f"held out/over majority/{most}"),
-        )
-        if (figure := figures.get(key)) is not None and figure.value is not None
-    }
-    if "best" in leads:
-        parts[0] += f", {_signed(leads['best'])} points over the majority vote"
-    equal = [
-        (n, one)
-        for n in items[0]["sizes"]
-        if (one := figures.get(f"over majority at equal tokens/{best}/{n}")) and one.value is not None
-    ]
-    if equal:
-        n, lead = equal[-1]
-        parts.append(f"At equal tokens, with {n} candidates against a larger vote: {_signed(lead)}")
-    if "own" in leads and best != f"best {how}":
-        parts.append(f"The PRM's own choice (highest {how}): {_signed(leads['own'])}")
-    if "orm" in leads:
-        parts.append(f"The PRM's own choice over the ORM's: {_signed(leads['orm'])}")
-    unknown = figures.get(f"unknown/{best}/{most}")
-    if unknown is not None and (unknown.value or 0.0) > 0.1:
-        parts.append(
-            f"Whether its choice is right is unknown for {shown(unknown)} % of the problems, which are left out"
-        )
     count = sum(map(by_grader, method_names(items)))
-    if "held out" in leads:
-        parts.append(
-            f"The best of {count} ways on the same problems is flattered: chosen on one half and measured on the other, it gives {_signed(leads['held out'])}"
-        )
-    else:
-        parts.append(f"It is the best of {count} ways on these problems, which flatters it")
-    parts.append(f"A right candidate is there in {shown(oracle)} %")
-    return ". ".join(parts) + "."
+    parts = {
+        "over the majority vote": f"over majority/{best}/{most}",
+        "at equal tokens": next(
+            (
+                name
+                for n in reversed(items[0]["sizes"])
+                if getattr(figures.get(name := f"over majority at equal tokens/{best}/{n}"), "value", None)
+                is not None
+            ),
+            "",
+        ),
+        f"for the best of the {count} ways chosen on one half of the problems and measured on the other": f"held out/over majority/{most}",
+        f"for the PRM's own choice, the {words(f'best {how}')}": f"over majority/best {how}/{most}",
+        "for that choice over the ORM's": f"over orm/best {how}/{most}",
+    }
+    leads = [
+        f"{_signed(figure)} {what}"
+        for what, name in parts.items()
+        if (figure := figures.get(name)) is not None and figure.value is not None
+    ]
+    unknown = figures.get(f"unknown/{best}/{most}")
+    return (
+        f"The best way to choose among {most} candidates: {words(best)}, right in {shown(figures[f'accuracy/{best}/{most}'])} %. "
+        + (f"In points: {', '.join(leads)}. " if leads else "")
+        + (f"Its choice is of unknown correctness in {shown(unknown)} %, left out. " if unknown else "")
+        + f"A right candidate is there in {shown(oracle)} %."
+    )
 
 
 def _pair(
@@ -1299,15 +1283,15 @@ def accuracy_table(items: Sequence[Item], figures: Figures) -> Table:
     def defined(name: str) -> bool:
         return any((one := figures.get(name.format(of))) and one.value is not None for of in methods)
 
+    equal = "over majority at equal tokens/{{}}/{}"
     leads = {
         "Over majority": f"over majority/{{}}/{most}",
         "Over ORM": f"over orm/{{}}/{most}",
-        **{f"At equal tokens, N = {n}": f"over majority at equal tokens/{{}}/{n}" for n in sizes},
+        **{f"At equal tokens, N = {n}": name for n in sizes if defined(name := equal.format(n))},
     }
-    leads = {label: name for label, name in leads.items() if defined(name)}
-    equal = [label for label in leads if label.startswith("At")]
-    for label in equal[:-1]:
+    for label in [label for label in leads if label.startswith("At")][:-1]:
         del leads[label]
+    leads = {label: name for label, name in leads.items() if defined(name)}
     return table_of(
         "Accuracy by method and N, %",
         "Method",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, get_args
 
@@ -267,14 +267,13 @@ def floor(facet: Facet) -> float | None:
 def bin_statistic(facet: Facet, count: int) -> Statistic:
     """The share that is right in each bin, named by its 0-based number, for the intervals of a reliability diagram."""
     in_bin = bin_of(facet.scores, facet.bins)
+
+    def summed(values: Floats) -> Floats:
+        return np.bincount(facet.owner, weights=values, minlength=count).astype(float)
+
     return ratio_statistic(
         {
-            str(at): (
-                np.bincount(facet.owner, weights=facet.labels * (in_bin == at), minlength=count).astype(
-                    float
-                ),
-                np.bincount(facet.owner, weights=in_bin == at, minlength=count).astype(float),
-            )
+            str(at): (summed(facet.labels * (in_bin == at)), summed((in_bin == at).astype(float)))
             for at in range(facet.bins)
         }
     )
@@ -519,24 +518,18 @@ class Calibration(Evaluation):
         store, prm = Path(self.store), run.prm
         if self.fit is None and self.fit_share is None:
             raise UsageError("`store` needs a map that is fitted: give `fit` or `fit_share` too")
-        if run.scores is not None:
+        graded = run.scores is None and isinstance(prm, Lazy) and Path(prm.name).resolve() == store.resolve()
+        if not graded or not store.is_dir():
             raise UsageError(
-                "`store` and `scores` do not go together: a file of scores does not show which checkpoint gave them; grade with "
-                f"`prm` {store}"
-            )
-        if not store.is_dir():
-            raise UsageError(f"`store` {store}: expected the folder of a checkpoint")
-        if not isinstance(prm, Lazy) or Path(prm.name).resolve() != store.resolve():
-            raise UsageError(
-                f"`store` {store} is not the checkpoint that grades, which is `prm` {'' if prm is None else prm.name}; a calibration "
+                f"`store` {store}: expected the folder of the checkpoint that grades here, `prm` {store} without `scores`, because a map "
                 "belongs to the checkpoint that it was fitted on"
             )
-        family = prm.arguments.get("family")
+        family = prm.arguments.get("family") if isinstance(prm, Lazy) else None
         if family is not None and (store / SPEC_FILE).is_file():
             raise UsageError(
                 f"`family` {family} passes over {store / SPEC_FILE}, into which `store` writes; leave one of them out"
             )
-        spec = spec_of(store, prm.name, family)
+        spec = spec_of(store, str(store), family)
         check_readout(spec.readout)
         return spec
 
@@ -588,12 +581,7 @@ class Calibration(Evaluation):
         intervals = INTERVALS if split is None else f"{INTERVALS[:-1]}; the fitted map is held fixed in them."
         report = Report(
             title=f"Calibration: {sheet.prm}",
-            verdict=" ".join(
-                [
-                    *filter(None, (useless(one, figures) for one in targets)),
-                    *(direction(one, figures) for one in targets),
-                ]
-            ),
+            verdict=" ".join(verdict(target, figures) for target in targets),
             facts=(
                 *_measured_on(items, targets, how),
                 *_left_out(sheet, items, targets),
@@ -646,45 +634,29 @@ def _sections(
     first: list[Shown] = []
     by_part: list[Shown] = []
     diagrams: list[Shown] = []
+
+    def table(
+        target: Target, title: str, heading: str, *kinds: str, labels: Mapping[str, str] = {}
+    ) -> list[Table]:
+        names = [name for kind in kinds for of, name in parts if of == target and name.startswith(kind)]
+        shown = facet_table(title, heading, target, names, parts, figures, labels)
+        return [shown] if len(names) > 1 or "all" in kinds else []
+
     for target in targets:
-        names = [name for of, name in parts if of == target]
-        title = "Steps" if target == "steps" else f"Outcomes (the {how} of the steps)"
-        kinds = {
-            kind: [name for name in names if name.startswith(kind)]
-            for kind in ("measured", "all", "group ", "position ", "policy ")
-        }
         labels = {}
         if target in maps:
             labels = {
                 "measured, before": "measured on the rest, as scored",
                 "measured, platt": f"the same by Platt, {maps[target].scale:.3g} * logit {maps[target].shift:+.3g}",
             }
-        first.append(
-            facet_table(
-                f"Calibration: {title}",
-                "Part",
-                target,
-                [*kinds["all"], *kinds["measured"], *kinds["group "]],
-                parts,
-                figures,
-                labels,
-            )
-        )
-        for kind in ("position ", "policy "):
-            if len(kinds[kind]) > 1:
-                by_part.append(
-                    facet_table(
-                        f"{_HEADINGS[target]} by {kind.strip()}",
-                        kind.strip().capitalize(),
-                        target,
-                        kinds[kind],
-                        parts,
-                        figures,
-                    )
-                )
-        shown = [parts[target, name] for name in kinds["measured"] or ["all"]]
+        title = "Steps" if target == "steps" else f"Outcomes (the {how} of the steps)"
+        first += table(target, f"Calibration: {title}", "Part", "all", "measured", "group ", labels=labels)
+        for kind in ("position", "policy"):
+            by_part += table(target, f"{_HEADINGS[target]} by {kind}", kind.capitalize(), f"{kind} ")
         diagrams += [
-            reliability_plot(facet, items, run) for facet in shown if facet.probability and len(facet)
+            reliability_plot(facet, items, run)
+            for name in (labels or ["all"])
+            if (facet := parts[target, name]).probability and len(facet)
         ]
     return [
         Section(
@@ -701,11 +673,11 @@ def _sections(
 
 def _measured_on(items: Sequence[Item], targets: Sequence[Target], how: str) -> list[str]:
     inside = [item for item in items if item["counts"]]
-    parts = [f"{counted(inside)}."]
-    if "steps" in targets:
-        parts.append("Steps: the score of every judged step against its label.")
-    if "outcome" in targets:
-        parts.append(f"Outcome: the {how} of a solution's steps against whether its answer is right.")
+    compared = {
+        "steps": "Steps: the score of every judged step against its label.",
+        "outcome": f"Outcome: the {how} of a solution's steps against whether its answer is right.",
+    }
+    parts = [f"{counted(inside)}.", *(compared[target] for target in targets)]
     if inside and inside[0]["kind"] != "probability":
         parts.append(
             f"The scores are of the kind {inside[0]['kind']}, no probabilities: only AUC is defined, and the rest once a map is "
@@ -741,13 +713,10 @@ def _fitted(maps: Mapping[Target, PlattMap], split: Split | None) -> list[str]:
             f"Fitted for {target} on {split.words} ({amount(item.count, 'score')}): Platt scale {item.scale:.4g}, shift {item.shift:+.4g}."
         )
         if item.scale <= 0:
-            facts.append(
-                f"On {split.words}, higher scores do not go with right {_OF[target]}: Platt's scale is not positive."
-            )
+            facts.append("The scale is not positive: higher scores do not go with right ones there.")
         if item.certain:
             facts.append(
-                f"{item.certain:,} of these scores are exactly 0 or 1, rounded by the PRM; for their logit they are taken for half as "
-                "far from it as the nearest other score."
+                f"{item.certain:,} of these scores are exactly 0 or 1; their logit is that of half as far from it as the nearest other score."
             )
     if split.dropped:
         facts.append(
@@ -797,11 +766,7 @@ def reliability_plot(facet: Facet, items: Sequence[Item], run: Run) -> Reliabili
         title=f"Reliability: {_OF[facet.target]}, {view}",
         bins=tuple(
             Bin(
-                low=entry.low,
-                high=entry.high,
-                count=entry.count,
-                mean_score=entry.mean_score,
-                share_right=entry.share_right,
+                **asdict(entry),
                 share_low=intervals[str(at)].low,
                 share_high=intervals[str(at)].high,
             )
@@ -811,31 +776,21 @@ def reliability_plot(facet: Facet, items: Sequence[Item], run: Run) -> Reliabili
     )
 
 
-def useless(target: Target, figures: Figures) -> str:
-    """That the PRM does not tell right from wrong, where its AUC is not above chance; "" elsewhere."""
-    found = figures[f"{target}/all/auc"]
+def verdict(target: Target, figures: Figures) -> str:
+    """Whether the PRM tells right from wrong at all, and whether it is too confident or not confident enough, where the interval tells."""
+    auc, gap = figures[f"{target}/all/auc"], figures[f"{target}/all/gap"]
+    words = ""
     # Scores that are all the same have no interval.
-    if found.value is None or (found.value if found.low is None else found.low) > 0.5:
-        return ""
-    return (
-        f"{_HEADINGS[target]}: this PRM does not tell right from wrong here: AUC {shown(found)}, chance is 50. No calibration helps; train one on "
-        "rows like these (`stepmark train`), or take another."
-    )
-
-
-def direction(target: Target, figures: Figures) -> str:
-    """Whether the PRM is too confident or not confident enough, where the interval tells; "" never."""
-    gap = figures[f"{target}/all/gap"]
+    if auc.value is not None and (auc.value if auc.low is None else auc.low) <= 0.5:
+        words = f"this PRM does not tell right from wrong here: AUC {shown(auc)}, chance is 50, and no calibration helps; "
     if gap.value is None:
-        words = "whether the PRM is too confident is not defined for these scores"
-    elif gap.low is None or gap.high is None:
-        words = f"no interval for the confidence (mean score minus share right is {shown(gap)} points)"
+        words += "whether the PRM is too confident is not defined for these scores"
+    elif gap.low is None or gap.high is None or gap.low <= 0 <= gap.high:
+        words += f"neither over- nor underconfident as far as the data can tell ({shown(gap)} points)"
     elif gap.low > 0:
-        words = f"overconfident by {shown(gap)} points"
-    elif gap.high < 0:
-        words = f"underconfident by {interval_text(-gap.value, -gap.high, -gap.low)} points"
+        words += f"overconfident by {shown(gap)} points"
     else:
-        words = f"neither over- nor underconfident as far as the data can tell ({shown(gap)} points)"
+        words += f"underconfident by {interval_text(-gap.value, -gap.high, -gap.low)} points"
     return f"{_HEADINGS[target]}: {words}."
 
 

@@ -107,7 +107,7 @@ class Bars:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bin:
-    """One bin of a reliability diagram: the scores in [`low`, `high`)."""
+    """One bin of a reliability diagram: the scores in (`low`, `high`], and 0 in the first."""
 
     low: float
     high: float
