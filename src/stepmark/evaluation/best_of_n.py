@@ -1239,6 +1239,8 @@ def _verdict(items: Sequence[Item], figures: Figures, how: str, most: int) -> st
         f"{_signed(figure)} {what}"
         for what, name in parts.items()
         if (figure := figures.get(name)) is not None and figure.value is not None
+        # The PRM's own choice may be the best one, of which the first lead tells.
+        if name != parts["over the majority vote"] or what == "over the majority vote"
     ]
     unknown = figures.get(f"unknown/{best}/{most}")
     return (
