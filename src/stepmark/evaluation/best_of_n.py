@@ -769,43 +769,32 @@ def by_problem(sheet: Sheet) -> dict[str, list[CaseScores]]:
 
 def checked(cases: Sequence[Case], verifier: Verifier) -> list[Case]:
     """The cases with an outcome for each whose row does not say whether its answer is right, by comparing that with the reference."""
-    for case in cases:
-        if case.unchecked and not (case.solution.problem.answer or "").strip():
-            raise InputError(
-                f'nothing says whether candidate {case.id} is right: give it "correct" (true, false, or null for unknown), or give the row '
-                '"answer", the reference, to compare it with',
-                where=case.where,
-                field="correct",
-            )
     missing = [case for case in cases if case.unchecked]
     # Each text is read once: what it answers is compared, and votes. Programs do not vote.
     votes = (
         verifier.name != "code" and len(missing) == len(cases) and all(case.answer is None for case in cases)
     )
-    verdicts, answers = {}, {}
-    for case in missing:
-        text = "".join(step.raw for step in case.solution.steps)
-        verdicts[case.id] = verifier.verify(case.answer or text, case.solution.problem.answer or "")
-        found = find_answer(text, "stated") if votes else None
-        answers[case.id] = case.answer if found is None else found.text
-    known = [
-        replace(
-            case,
-            outcome=verdicts[case.id].correct,
-            unchecked=False,
-            answer=answers[case.id],
-        )
-        if case.unchecked
-        else case
-        for case in cases
-    ]
+    known, notes = list(cases), []
+    for at, case in enumerate(cases):
+        if case.unchecked:
+            gold, text = case.solution.problem.answer or "", "".join(step.raw for step in case.solution.steps)
+            if not gold.strip():
+                raise InputError(
+                    f'nothing says whether candidate {case.id} is right: give it "correct" (true, false, or null for unknown), or give the row '
+                    '"answer", the reference, to compare it with',
+                    where=case.where,
+                    field="correct",
+                )
+            verdict = verifier.verify(case.answer or text, gold)
+            notes.append(verdict.note)
+            found = find_answer(text, "stated") if votes else None
+            answer = case.answer if found is None else found.text
+            known[at] = replace(case, outcome=verdict.correct, unchecked=False, answer=answer)
     if known and all(case.outcome is None for case in known):
-        first = missing[0] if missing else known[0]
-        why = f", {verdicts[first.id].note}" if missing else ""
         raise InputError(
-            f'of {len(known):,} candidates none is known to be right or wrong (the first: {first.id}{why}): expected "correct" true or '
-            "false, or answers that `verifier` can compare with the reference",
-            where=first.where,
+            f'of {len(known):,} candidates none is known to be right or wrong{f" (the first: {notes[0]})" if notes else ""}: expected "correct" '
+            "true or false, or answers that `verifier` can compare with the reference",
+            where=known[0].where,
             field="correct",
         )
     return known
@@ -958,8 +947,7 @@ class BestOfNAccuracy(Evaluation):
         self, sheet: Sheet, run: Run, *, verifier: Verifier | None = None, judged: Sheet | None = None
     ) -> EvaluationResult:
         """The result of graded candidates."""
-        outcomes: dict[str, float] = {}
-        outcome_tokens: dict[str, int] = {}
+        outcomes, outcome_tokens = {}, {}
         for row in () if judged is None else judged.rows:
             if (score := row.scores[-1]) is not None:
                 outcomes[row.case.id] = score
@@ -982,7 +970,6 @@ class BestOfNAccuracy(Evaluation):
         figures = known(run.figures(items, statistic(items)))
         most = items[0]["sizes"][-1]
         best = best_way(items, figures, most)
-        own = None if best == f"best {how}" else f"Its own choice, {words(f'best {how}')} of {most}, %"
         report = Report(
             title=f"Best of N: {sheet.prm}",
             verdict=_verdict(items, figures, how, most),
@@ -996,15 +983,10 @@ class BestOfNAccuracy(Evaluation):
             tiles=tiles_of(
                 figures,
                 {
-                    "One sample, %": "accuracy/single/1",
-                    f"Majority of {most}, %": f"accuracy/majority/{most}",
-                    **(
-                        {f"{words(best)} of {most}, %".capitalize(): f"accuracy/{best}/{most}"}
-                        if best
-                        else {}
-                    ),
-                    **({own: f"accuracy/best {how}/{most}"} if own else {}),
-                    f"Oracle of {most}, %": f"accuracy/oracle/{most}",
+                    f"{'One sample' if way == 'single' else words(way).capitalize()}, %": f"accuracy/{way}/{1 if way == 'single' else most}"
+                    for way in dict.fromkeys(
+                        ("single", "majority", best or "single", f"best {how}", "oracle")
+                    )
                 },
             ),
             sections=(
@@ -1140,19 +1122,16 @@ def _examples(
 ) -> tuple[Examples, ...]:
     passed, picked = [], []
     for rows, item in zip(by_problem(sheet).values(), items, strict=True):
-        best = item["best"].get(how, [])
-        truth = [row.case.outcome for row in rows if not row.case.greedy]
-        if not best or True not in truth:
+        pool = [row for row in rows if not row.case.greedy]
+        truth = [row.case.outcome for row in pool]
+        chosen = next((rows[at] for at in item["best"].get(how, [])), None)
+        if chosen is None or chosen.case.outcome is None or not {True, False} <= {*truth}:
             continue
-        chosen = rows[best[0]]
-        outcome = chosen.case.outcome
-        other = next((row for row in rows if not row.case.greedy and row.case.outcome is (not outcome)), None)
-        if other is None or outcome is None:
-            continue
-        if not outcome:
-            passed.append((chosen, other))
+        pair = chosen, pool[truth.index(not chosen.case.outcome)]
+        if not chosen.case.outcome:
+            passed.append(pair)
         elif truth.count(True) * 3 <= len(truth):
-            picked.append((chosen, other))
+            picked.append(pair)
     sorts = {
         f"A right candidate is there, and the highest {how} is of a wrong one": passed,
         "Few candidates are right, and the PRM chooses one of them": picked,
@@ -1202,8 +1181,8 @@ def best_way(items: Sequence[Item], figures: Figures, most: int) -> str | None:
 def words(method: str) -> str:
     """A method for people: "vote weighted by the product of step scores", "highest min step score"."""
     kind, _, how = method.partition(" ")
-    if method == "best orm":
-        return "highest ORM score"
+    if method in ("majority", "oracle", "best orm"):
+        return {"majority": "majority vote", "oracle": "oracle"}.get(method, "highest ORM score")
     score = f"{how} step score" if how in ("min", "mean", "last", "max") else f"{how} of step scores"
     return f"vote weighted by the {score}" if kind == "vote" else f"highest {score}"
 

@@ -315,8 +315,6 @@ def split_by(
         others: cases of another file.
     """
     if share is not None:
-        if not 0 < share < 1:
-            raise UsageError(f"`fit_share` {share:g}: expected a share between 0 and 1, such as 0.5")
         chosen, words = (
             {case.id for case in cases if place(case.problem) < share},
             f"{share:.0%} of the problems",
@@ -325,9 +323,6 @@ def split_by(
         chosen, words = {case.id for case in others}, group
     else:
         chosen, words = {case.id for case in cases if case.group == group}, group
-        if not chosen:
-            known = ", ".join(sorted({case.group for case in cases} - {""})) or "none"
-            raise UsageError(f"`fit` {group}: there is no such file, and no such group; groups: {known}")
     rest = [case for case in cases if others is not None or case.id not in chosen]
     texts = {_plain(case.solution.problem.text) for case in rest}
     ids = {case.problem for case in rest} if others is None else set()
@@ -339,14 +334,12 @@ def split_by(
             dropped += shared
             if not shared or others is None:
                 roles[case.id] = None if shared else FITTED
-    if others is not None and FITTED not in roles.values():
-        raise UsageError(
-            f"`fit` {group}: all its problems are in the data too; nothing is fitted and measured on the same problems. "
-            "Name other data, or use `fit_share` 0.5"
-        )
     if not rest or FITTED not in roles.values():
-        where = "to measure on" if not rest else "to fit on whose problems are not measured on too"
-        raise UsageError(f"fitting on {words} leaves nothing {where}; use `fit_share` 0.5 or other data")
+        known = ", ".join(sorted({case.group for case in cases} - {""})) or "none"
+        raise UsageError(
+            f"fitting on {words} leaves nothing to fit on, or nothing to measure on: the problems must differ. Use `fit_share` 0.5, other data, or "
+            f"one of the groups as `fit`: {known}"
+        )
     return Split(
         roles=roles,
         words=words,
@@ -454,7 +447,7 @@ class Calibration(Evaluation):
     """How step scores become one number for the solution. Default: the PRM's own."""
     fit: str | None = None
     """Fit Platt scaling on this, measure on the rest: another data file, or a group of the data."""
-    fit_share: float | None = None
+    fit_share: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Fit on this share of the problems, chosen by a hash of each."""
     store: str | Path | None = None
     """Write the fitted Platt map into this checkpoint's stepmark.json; it must be the PRM that graded."""

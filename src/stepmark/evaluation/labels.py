@@ -52,7 +52,7 @@ from stepmark.labels.consensus import side_by_side
 from stepmark.metrics.agreement import alphas
 from stepmark.metrics.first_error import first_wrong
 from stepmark.metrics.intervals import Floats, Statistic, of_parts, ratio_statistic, shares
-from stepmark.records import DEFAULT_AXIS, LabelledSolution, StepScores
+from stepmark.records import DEFAULT_AXIS, StepScores
 from stepmark.report.evaluation import Examples, Report, Section
 from stepmark.settings import settings
 from stepmark.words import amount
@@ -121,8 +121,11 @@ class LabelAgreement(Evaluation):
         cases = run.take(self.read(run))
         if not self.labels:
             axis = run.axis or DEFAULT_AXIS
-            if not any(axis in case.labelled.axes for case in cases):
-                raise _no_axis(axis, [case.labelled for case in cases], run.data)
+            known = list(dict.fromkeys(name for case in cases for name in case.labelled.axes))
+            if axis not in known:
+                raise InputError(
+                    f"expected judgements on the axis {axis!r}, found the axes: {', '.join(known) or 'none'}"
+                )
             cases = [replace(case, labelled=case.labelled.on_axis(axis)) for case in cases]
             sheet = run.grade(cases)
             truth = {case.id: first_wrong(ratings_of(case.labelled)) for case in cases}
@@ -161,17 +164,16 @@ class LabelAgreement(Evaluation):
 
     def _axes(self, run: Run, cases: Sequence[Case], rows: Sequence[LabelledRow]) -> list[str]:
         """The axes that both judge, in the reference's order."""
-        reference = list(dict.fromkeys(axis for case in cases for axis in case.labelled.axes))
-        judged = {axis for row in rows for axis in row.labelled.axes}
+        reference, judged = (
+            list(dict.fromkeys(axis for one in side for axis in one.labelled.axes)) for side in (cases, rows)
+        )
         if not reference or not judged:  # nothing is rated: the figures say so
             return [run.axis or DEFAULT_AXIS]
         axes = [axis for axis in reference if axis in judged and run.axis in (None, axis)]
-        if not axes and run.axis is not None:
-            lacking = rows if run.axis in reference else cases
-            raise _no_axis(run.axis, [one.labelled for one in lacking], run.data)
         if not axes:
+            wanted = "an axis that both judge" if run.axis is None else f"judgements on the axis {run.axis!r}"
             raise InputError(
-                f"expected axes in common, found {', '.join(reference)} in the reference and {', '.join(sorted(judged))} in the labels",
+                f"expected {wanted}, found {', '.join(reference)} in the reference and {', '.join(judged)} in the labels",
                 where=", ".join(map(str, self.labels)),
             )
         if run.axis is None and (alone := sorted({*reference, *judged} - {*axes})):
@@ -200,12 +202,6 @@ class LabelAgreement(Evaluation):
         names = [*dict.fromkeys(item["group"] for item in items), "all"]
         names = names if len(names) > 2 else ["all"]
         rated = sum(rating is not None for item in items for rating in item["truth"])
-        both = sum(
-            None not in pair
-            for item in items
-            for named in item["named"]
-            for pair in zip(item["truth"], named, strict=True)
-        )
         repeats = max(len(item["named"]) for item in items)
         firsts = [
             {
@@ -242,8 +238,8 @@ class LabelAgreement(Evaluation):
             title=f"Labels: {name} against the reference",
             verdict=_verdict(figures, axes if len(axes) > 1 else ()),
             facts=(
-                f"{amount(len(items), 'solution')}, {amount(rated, 'step')} rated by the reference, {amount(both, 'pair')} of ratings"
-                f"{f' over {repeats} repeats' if repeats > 1 else ''}.",
+                f"{amount(len(items), 'solution')}, {amount(rated, 'step')} rated by the reference"
+                f"{f', {repeats} repeats' if repeats > 1 else ''}.",
                 INTERVALS,
             ),
             tiles=tiles_of(
@@ -298,12 +294,6 @@ _TABLES: tuple[tuple[str, Kind, Mapping[str, str], str], ...] = (
     ),
 )
 """Title, kind, column to figure, note."""
-
-
-def _no_axis(axis: str, labelled: Sequence[LabelledSolution], files: Sequence[Source]) -> InputError:
-    known = ", ".join(dict.fromkeys(name for one in labelled for name in one.axes)) or "none"
-    where = ", ".join(file for file in files if isinstance(file, str)) or None
-    return InputError(f"expected judgements on the axis {axis!r}, found the axes: {known}", where=where)
 
 
 def _key(case: Case) -> tuple[str, tuple[str, ...]]:

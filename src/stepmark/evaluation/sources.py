@@ -24,7 +24,7 @@ from stepmark.data.formats.processbench import read as read_processbench
 from stepmark.data.formats.rows import Counts, LabelledRow, ReaderSettings, need
 from stepmark.data.labelled import detect, items_of_rows
 from stepmark.data.reading import Row, Source, read_rows, row_files
-from stepmark.data.solutions import candidates_of, read_solution, solutions_of, ungraded
+from stepmark.data.solutions import candidates_of, solutions_of, ungraded
 from stepmark.data.traces import TRACES, chat_rows
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, unique
@@ -225,49 +225,11 @@ def _solutions(rows: Iterable[Row], how: str) -> Iterator[Case]:
             )
 
 
-def _prm800k(rows: Iterable[Row]) -> Iterator[Case]:
-    from stepmark.data.formats.prm800k_flat import rated_completion
-
-    for row in rows:
-        yield Case(
-            id=row.place, labelled=rated_completion(row), where=row.where, group="prm800k", unchecked=True
-        )
-
-
-def _trl(row: Row) -> Case:
-    need(row, ("labels",), "TRL")
-    solution = read_solution(row.data, where=row.where).solution
-    judgements = []
-    for number, label in enumerate(row.data["labels"] or ()):
-        if not 0 <= label <= 1:
-            raise InputError(
-                f"label {number} (0-based): expected 0 to 1, found {label!r}", where=row.where, field="labels"
-            )
-        if label not in (0, 1):
-            raise InputError(
-                f"label {number} (0-based) is {label!r}, a share without its trials; expected true or false here",
-                where=row.where,
-                field="labels",
-            )
-        judgements.append((Judgement(kind="correctness", judge="TRL", rating=1 if label else -1),))
-    if not judgements:
-        raise InputError("expected one label a completion, found none", where=row.where, field="labels")
-    return Case(
-        id=solution.id or row.place,
-        labelled=LabelledSolution(solution=solution, judgements=tuple(judgements)),
-        where=row.where,
-        policy=solution.source,
-        unchecked=True,
-    )
-
-
 def _shapes(how: str) -> dict[str, tuple[tuple[str, ...], _Reader]]:
     """Format of `stepmark convert`: the columns that identify a row of it, and the reader of such rows."""
     return {
         "processbench": (("final_answer_correct", "label"), _processbench),
         "prmbench": (("modified_process", "error_steps"), lambda rows: _prmbench_cases(rows, {})),
-        "prm800k-flat": (("responses", "next_response", "rating"), _prm800k),
-        "trl": (("prompt", "completions", "labels"), lambda rows: map(_trl, rows)),
         "stepmark-labels": (("solution", "judgements"), lambda rows: map(_labels, rows)),
         "math-shepherd": (("input", "label", "task"), _math_shepherd),
         **dict.fromkeys(("solutions", "chat", *TRACES), ((), lambda rows: _solutions(rows, how))),

@@ -90,30 +90,25 @@ def policies(
         truth: case id to 0-based first error, -1 for none, None for not known.
     """
     check_asked(asked, groups)
+
+    def everywhere(threshold: float, words: str) -> dict[str, ThresholdRule]:
+        return dict.fromkeys(groups, ThresholdRule(threshold=threshold, words=f"{threshold:.4g}, {words}"))
+
     if asked is None:
         if sheet.threshold is None:
             raise UsageError(
                 f"{sheet.prm} has no threshold of its own; name one: `threshold` 0.5, argmax, tuned:GROUP or oracle"
             )
-        item = ThresholdRule(threshold=sheet.threshold, words=f"{sheet.threshold:g}, the PRM's own")
-        return dict.fromkeys(groups, item)
+        return everywhere(sheet.threshold, "the PRM's own")
     if asked == "argmax":
         return dict.fromkeys(groups, _argmax(sheet))
     if asked == "oracle":
-        result = {name: _best(asked, name, rows, truth) for name, rows in groups.items()}
-        return {
-            name: ThresholdRule(threshold=t, words=f"{t:.4g}, the best on {name} itself (oracle)")
-            for name, t in result.items()
-        }
+        best = {name: _best(asked, name, rows, truth) for name, rows in groups.items()}
+        return {name: everywhere(t, f"the best on {name} itself (oracle)")[name] for name, t in best.items()}
     if asked.startswith("tuned:"):
         on = asked.removeprefix("tuned:")
         t = _best(asked, on, groups[on], truth)
-        return {
-            name: ThresholdRule(
-                threshold=t, words=f"{t:.4g}, the best on {on}" + (" itself" if name == on else "")
-            )
-            for name in groups
-        }
+        return everywhere(t, f"the best on {on}") | {on: everywhere(t, f"the best on {on} itself")[on]}
     number = float(asked)
     try:
         check_score(number, sheet.kind, step=0)
@@ -121,7 +116,7 @@ def policies(
         raise UsageError(
             f"the threshold {asked} is no {sheet.kind}, which is what {sheet.prm} gives"
         ) from None
-    return dict.fromkeys(groups, ThresholdRule(threshold=number, words=f"{number:g}, given"))
+    return everywhere(number, "given")
 
 
 def _argmax(sheet: Sheet) -> ThresholdRule:
