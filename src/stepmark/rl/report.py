@@ -11,7 +11,7 @@ from stepmark.errors import UsageError
 from stepmark.metrics.intervals import Interval
 from stepmark.rl.hacking import CELLS, ShownSolution, Watched
 from stepmark.rl.monitor import Monitor, best_of
-from stepmark.rl.trainer import PolicyEvaluation, Update
+from stepmark.rl.policy_trainer import PolicyEvaluation, Update
 from stepmark.show import colour
 from stepmark.show.evaluation import Examples, Item, Report, Section, Tile, evaluation_html
 from stepmark.show.page import CardView, ProblemView, StepView

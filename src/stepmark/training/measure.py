@@ -13,8 +13,8 @@ from stepmark.metrics.first_error import FirstErrorAccuracy, best_threshold, fir
 from stepmark.metrics.scaling import logit, platt, sigmoid
 from stepmark.models.spec import ScoringSpec, store_calibration
 from stepmark.show.text import amount
-from stepmark.training.comparison import HeldOut
 from stepmark.training.examples import Dropped, Example, known_value
+from stepmark.training.held_out import HeldOut
 
 if TYPE_CHECKING:
     from stepmark.models.prm import PRM

@@ -24,9 +24,9 @@ from stepmark.models.spec import (
 from stepmark.show.evaluation import Report, Section, Tile, evaluation_html
 from stepmark.show.plots import Lines, Series
 from stepmark.show.text import amount
-from stepmark.training.checkpoint import Written
-from stepmark.training.comparison import CHANCE
+from stepmark.training.held_out import CHANCE
 from stepmark.training.measure import Trained
+from stepmark.training.saving import Written
 from stepmark.version import __version__
 
 CARD_FILE = "README.md"
