@@ -197,7 +197,7 @@ def figures(results: dict[str, dict[str, Any]]) -> dict[str, float]:
 
 def page(results: dict[str, dict[str, Any]], commands: dict[str, list[str]]) -> str:
     """The documentation's page."""
-    from stepmark.show.tables import Table, markdown
+    from stepmark.report.tables import Table, markdown
 
     parts = [
         "# Figures of the default PRM",

@@ -26,7 +26,7 @@ from stepmark.metrics.aggregate import aggregate
 from stepmark.metrics.first_error import best_threshold, first_errors
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.problems.arithmetic_world import true_values
-from stepmark.show.plots import Bars, Lines, Series
+from stepmark.report.plots import Bars, Lines, Series
 
 AGGREGATES = ("min", "product", "mean", "last", "max")
 

@@ -96,7 +96,7 @@ def generated(app: Sphinx, name: str, source: list[str]) -> None:
     """Fill in what is generated from the step benchmarks: their table, and their classes."""
     from stepmark.evaluation.base import load_evaluation
     from stepmark.evaluation.benchmarks import declared
-    from stepmark.show.tables import ABSENT
+    from stepmark.report.tables import ABSENT
 
     def _place(one: Any) -> str:
         return (

@@ -25,7 +25,7 @@ from stepmark.evaluation.result import Figure, html, measured, read_result, writ
 from stepmark.evaluation.scores import CaseScores, Sheet, read_scores
 from stepmark.evaluation.sources import read_cases
 from stepmark.records import LabelledSolution, Problem, Solution, Step, StepScores
-from stepmark.show.evaluation import Examples
+from stepmark.report.evaluation import Examples
 
 
 def evaluate(sheet, *, resamples=1000):

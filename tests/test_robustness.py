@@ -26,7 +26,7 @@ from stepmark.evaluation.robustness import (
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import Refusal, Solution, StepScores
-from stepmark.show.tables import markdown
+from stepmark.report.tables import markdown
 
 
 def evaluate(sheet, changes, *, settings=None, resamples=1000):

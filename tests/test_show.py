@@ -19,8 +19,8 @@ from rich.console import Console
 from html_tree import contrast
 from stepmark.errors import InputError
 from stepmark.records import GradedSolution, Solution, StepScores
-from stepmark.show import colour
-from stepmark.show.html import (
+from stepmark.report import colour
+from stepmark.report.html import (
     CODE_NAMES,
     FRAGMENT_ALPHA,
     highlight,
@@ -29,8 +29,8 @@ from stepmark.show.html import (
     steps_fragment,
     text_html,
 )
-from stepmark.show.terminal import solution_lines
-from stepmark.show.text import amount, number, one_line, visible
+from stepmark.report.terminal import solution_lines
+from stepmark.words import amount, number, one_line, visible
 
 PLACES = [at / 100 for at in range(101)]
 MODES: list[colour.Mode] = ["light", "dark"]
@@ -477,7 +477,7 @@ def test_terminal_obeys_neither_control_characters_nor_markup() -> None:
 
 def test_importing_show_loads_nothing_heavy() -> None:
     code = (
-        "import sys, stepmark.show.terminal, stepmark.show.html, stepmark.show.page\n"
+        "import sys, stepmark.report.terminal, stepmark.report.html, stepmark.report.page\n"
         "print(sorted({'rich', 'pygments', 'pydantic', 'torch'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

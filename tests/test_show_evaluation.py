@@ -15,10 +15,10 @@ import pytest
 from chromium import dumped
 from html_tree import Element, Tree
 from stepmark.errors import InputError
-from stepmark.show.evaluation import Examples, Report, Section, Tile, evaluation_html
-from stepmark.show.page import CardView, ProblemView, StepView
-from stepmark.show.plots import Bars, Bin, Lines, Reliability, Series
-from stepmark.show.tables import Table, markdown
+from stepmark.report.evaluation import Examples, Report, Section, Tile, evaluation_html
+from stepmark.report.page import CardView, ProblemView, StepView
+from stepmark.report.plots import Bars, Bin, Lines, Reliability, Series
+from stepmark.report.tables import Table, markdown
 
 
 def page_of(view: Report) -> Element:
@@ -206,7 +206,7 @@ def hashes(scripts: list[str]) -> str:
 
 
 def asset(name: str) -> str:
-    return (files("stepmark.show") / name).read_text(encoding="utf-8")
+    return (files("stepmark.report") / name).read_text(encoding="utf-8")
 
 
 def test_only_the_copying_script_runs_where_there_is_no_formula(page: Element) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from html_tree import contrast
 from stepmark.errors import MissingExtraError
-from stepmark.show import colour
-from stepmark.show.colour import SERIES
-from stepmark.show.plots import (
+from stepmark.report import colour
+from stepmark.report.colour import SERIES
+from stepmark.report.plots import (
     Bars,
     Bin,
     Lines,

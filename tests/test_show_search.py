@@ -16,8 +16,8 @@ import pytest
 
 from chromium import Browser
 from html_tree import Element, Tree
-from stepmark.show.search import CandidateView, SearchPage, SearchView, TraceNode, merged, search_html
-from stepmark.show.tables import Table
+from stepmark.report.search import CandidateView, SearchPage, SearchView, TraceNode, merged, search_html
+from stepmark.report.tables import Table
 
 
 def node(
@@ -187,7 +187,7 @@ def test_without_a_script_it_is_a_list_of_the_chosen_solution_and_the_candidates
 
 
 def asset(name: str) -> str:
-    return (files("stepmark.show") / name).read_text(encoding="utf-8")
+    return (files("stepmark.report") / name).read_text(encoding="utf-8")
 
 
 OURS = ["search_tree.js", "search_path.js", "search.js"]

@@ -13,8 +13,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from stepmark.errors import InputError
-from stepmark.show.tables import Table, interval_text, markdown, table_html, terminal
-from stepmark.show.text import one_line
+from stepmark.report.tables import Table, interval_text, markdown, table_html, terminal
+from stepmark.words import one_line
 
 PLAIN = Table(
     title="First error",

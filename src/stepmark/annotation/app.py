@@ -39,7 +39,7 @@ Body = TypeVar("Body", bound="_Strict")
 BODY_BYTES = 256 * 1024
 """Of one request."""
 WEB = resources.files("stepmark.annotation") / "web"
-KATEX = resources.files("stepmark.show") / "vendor" / "katex"
+KATEX = resources.files("stepmark.report") / "vendor" / "katex"
 HEADERS = {
     "content-security-policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'",

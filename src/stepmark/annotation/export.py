@@ -27,7 +27,7 @@ from stepmark.labels.consensus import Consensus
 from stepmark.records import Judgement, LabelledSolution
 from stepmark.registry import unknown_name
 from stepmark.settings import settings
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 View = Literal["together", "annotators", "decided"]
 Agreement = Literal["first-error-agrees", "majority"]

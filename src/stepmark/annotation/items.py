@@ -31,8 +31,8 @@ from stepmark.errors import InputError
 from stepmark.labels.consensus import Consensus
 from stepmark.metrics.aggregate import check_score
 from stepmark.records import Judgement, LabelledSolution, ScoreKind, Solution, StepScores, read_record
-from stepmark.show.html import text_html
-from stepmark.show.text import amount, visible
+from stepmark.report.html import text_html
+from stepmark.words import amount, visible
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

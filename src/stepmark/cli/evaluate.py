@@ -21,8 +21,8 @@ from stepmark.evaluation.run import evaluate
 from stepmark.evaluation.search import SearchContest
 from stepmark.evaluation.verifier import VerifierAccuracy
 from stepmark.models.policies import lazy_policy
+from stepmark.report.tables import terminal
 from stepmark.searches.base import Steps
-from stepmark.show.tables import terminal
 
 app = App(
     name="evaluate",

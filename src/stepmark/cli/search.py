@@ -15,7 +15,7 @@ from stepmark.models.policies import lazy_policy
 from stepmark.searches.base import SearchResult, Steps
 from stepmark.searches.methods import METHODS, OF_THE_RUN
 from stepmark.searches.run import count_of, search
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 app = App(
     name="search",
@@ -149,8 +149,8 @@ def _print_found(found: SearchResult, threshold: float | None) -> None:
     from rich.console import Console
 
     from stepmark.models.prm import first_error
-    from stepmark.show.terminal import solution_lines
-    from stepmark.show.text import number
+    from stepmark.report.terminal import solution_lines
+    from stepmark.words import number
 
     solution = found.solution
     if solution is not None:

@@ -133,7 +133,7 @@ class _Printer:
     @property
     def summary(self) -> str:
         """What was seen, in one line."""
-        from stepmark.show.text import amount
+        from stepmark.words import amount
 
         parts = [
             amount(self.turns, "turn"),
@@ -155,7 +155,7 @@ class _Printer:
 
     def turn(self, turn: TurnScore) -> None:
         """Print a turn."""
-        from stepmark.show.text import number, shortened
+        from stepmark.words import number, shortened
 
         self.turns += 1
         self._weak += turn.weak

@@ -58,7 +58,7 @@ from stepmark.records import (
     read_record,
     record_row,
 )
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 if TYPE_CHECKING:
     from stepmark.data.steps.splitting import Segmentation

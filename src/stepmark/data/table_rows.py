@@ -27,7 +27,7 @@ from stepmark.data.columns import Columns, check_columns
 from stepmark.data.json_rows import BOM, Entries, decoded, json_type, mistaken, parse_value
 from stepmark.errors import InputError, MissingExtraError
 from stepmark.records import Record
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 _LISTS = """
 steps solutions candidates responses completions labels messages conversations conversation judgements root scores classes class_names

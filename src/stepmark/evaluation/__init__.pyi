@@ -19,10 +19,10 @@ from stepmark.evaluation.robustness import Robustness as Robustness
 from stepmark.evaluation.search import SearchContest as SearchContest
 from stepmark.evaluation.verifier import VerifierAccuracy as VerifierAccuracy
 from stepmark.metrics.intervals import shares as shares
+from stepmark.report.evaluation import Report as Report
+from stepmark.report.evaluation import Section as Section
+from stepmark.report.evaluation import Tile as Tile
+from stepmark.report.tables import Table as Table
 from stepmark.settings import settings as settings
-from stepmark.show.evaluation import Report as Report
-from stepmark.show.evaluation import Section as Section
-from stepmark.show.evaluation import Tile as Tile
-from stepmark.show.tables import Table as Table
 
 def __getattr__(name: str) -> Any: ...  # a step benchmark

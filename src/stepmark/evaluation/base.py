@@ -29,10 +29,10 @@ from stepmark.models.policies import Policy
 from stepmark.models.prm import PRM
 from stepmark.records import DEFAULT_AXIS
 from stepmark.registry import Registry
-from stepmark.show.evaluation import Report, Section
-from stepmark.show.tables import Table
-from stepmark.show.text import amount
+from stepmark.report.evaluation import Report, Section
+from stepmark.report.tables import Table
 from stepmark.store import differences, held, run_input
+from stepmark.words import amount
 
 if TYPE_CHECKING:  # NumPy, which no help needs
     from stepmark.metrics.intervals import Statistic

@@ -35,11 +35,11 @@ from stepmark.evaluation.views import (
 from stepmark.metrics.first_error import first_wrong
 from stepmark.metrics.intervals import Floats, Statistic, of_parts
 from stepmark.records import DEFAULT_AXIS, Judgement, LabelledSolution, Solution, Step
+from stepmark.report.evaluation import Examples, Report, Section
+from stepmark.report.tables import Align, Table
 from stepmark.settings import settings
-from stepmark.show.evaluation import Examples, Report, Section
-from stepmark.show.tables import Align, Table
-from stepmark.show.text import amount
 from stepmark.verifiers.checks import check_names
+from stepmark.words import amount
 
 Ratings = tuple[int | None, ...]
 """One a step: -1 wrong, 0 neutral, 1 right, None for none."""

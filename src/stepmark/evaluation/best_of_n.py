@@ -80,21 +80,21 @@ from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic, share
 from stepmark.models.lazy import Lazy
 from stepmark.models.policies import Policy, policy_identity
 from stepmark.problems.loading import read_problems
+from stepmark.progress import Progress
 from stepmark.records import ScoreKind, StepScores
+from stepmark.report.evaluation import Examples, Report, Section
+from stepmark.report.page import ProblemView
+from stepmark.report.plots import Lines
+from stepmark.report.tables import Table
 from stepmark.sampling import Sampled, Sampling, sample
 from stepmark.settings import settings
-from stepmark.show.evaluation import Examples, Report, Section
-from stepmark.show.page import ProblemView
-from stepmark.show.plots import Lines
-from stepmark.show.progress import Progress
-from stepmark.show.tables import Table
-from stepmark.show.text import amount
 from stepmark.store import PartFile, resumed, row_key
 from stepmark.verifiers.base import Verifier, answer_groups, isolation_note, isolation_of, open_verifier
 from stepmark.verifiers.checks import CheckName, check, check_names
 from stepmark.verifiers.code_sandbox import Isolation
 from stepmark.verifiers.finder import find_answer
 from stepmark.verifiers.number import NumberVerifier
+from stepmark.words import amount
 
 _TOGETHER = 16
 """Problems that are sampled at once."""

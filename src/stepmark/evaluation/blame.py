@@ -27,7 +27,7 @@ from stepmark.metrics.intervals import Statistic, ratio_statistic
 from stepmark.models.lazy import note_idle
 from stepmark.records import LabelledSolution
 from stepmark.settings import settings
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 
 @settings

@@ -40,12 +40,12 @@ from stepmark.metrics.intervals import Floats, Statistic, bootstrap, ratio_stati
 from stepmark.metrics.scaling import logit, platt, sigmoid
 from stepmark.models.lazy import Lazy
 from stepmark.records import DEFAULT_AXIS, ScoreKind
+from stepmark.report.evaluation import Examples, Report, Section
+from stepmark.report.evaluation import Item as Shown
+from stepmark.report.plots import Bin, Reliability
+from stepmark.report.tables import ABSENT, Table, interval_text
 from stepmark.settings import settings
-from stepmark.show.evaluation import Examples, Report, Section
-from stepmark.show.evaluation import Item as Shown
-from stepmark.show.plots import Bin, Reliability
-from stepmark.show.tables import ABSENT, Table, interval_text
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 if TYPE_CHECKING:
     from stepmark.models.spec import ScoringSpec

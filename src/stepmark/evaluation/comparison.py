@@ -13,9 +13,9 @@ from stepmark.errors import InputError
 from stepmark.evaluation.base import EVALUATIONS, Evaluation, load_evaluation
 from stepmark.evaluation.result import EvaluationResult, Item, read_result
 from stepmark.metrics.intervals import Difference, Statistic, paired_bootstrap
+from stepmark.report.tables import Table, interval_text, printed, table_html, terminal
 from stepmark.settings import checked
-from stepmark.show.tables import Table, interval_text, printed, table_html, terminal
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)

@@ -36,11 +36,11 @@ from stepmark.evaluation.views import (
 from stepmark.metrics.intervals import Statistic, ratio_statistic, wilson
 from stepmark.models.lazy import Lazy
 from stepmark.records import DEFAULT_AXIS, LabelledSolution, StepScores
+from stepmark.report.evaluation import Report, Section
+from stepmark.report.page import ProblemView
+from stepmark.report.tables import ABSENT, Table
 from stepmark.settings import settings
-from stepmark.show.evaluation import Report, Section
-from stepmark.show.page import ProblemView
-from stepmark.show.tables import ABSENT, Table
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 Process = Literal["labels", "scores"]
 """What says whether the steps are right."""

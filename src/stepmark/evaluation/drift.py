@@ -39,11 +39,11 @@ from stepmark.evaluation.views import (  # fmt: skip
 )
 from stepmark.metrics.binary import expected_calibration_error, weighted_auc
 from stepmark.metrics.intervals import Floats, Statistic, shares, weighted_quantiles
+from stepmark.report.evaluation import Examples, Report, Section
+from stepmark.report.plots import Lines
+from stepmark.report.tables import Table
 from stepmark.settings import settings
-from stepmark.show.evaluation import Examples, Report, Section
-from stepmark.show.plots import Lines
-from stepmark.show.tables import Table
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 _SHOWN = 3
 """Examples of each part."""

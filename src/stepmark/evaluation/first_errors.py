@@ -29,11 +29,11 @@ from stepmark.evaluation.views import Cell, Column, table_of, unreadable
 from stepmark.metrics.first_error import first_wrong
 from stepmark.metrics.intervals import Floats, Statistic, shares
 from stepmark.records import LabelledSolution, Problem, Solution
+from stepmark.report.evaluation import Section
+from stepmark.report.tables import ABSENT, Table
 from stepmark.settings import settings
-from stepmark.show.evaluation import Section
-from stepmark.show.tables import ABSENT, Table
-from stepmark.show.text import amount
 from stepmark.verifiers.checks import check, check_names
+from stepmark.words import amount
 
 
 @settings

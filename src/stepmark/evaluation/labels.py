@@ -43,9 +43,9 @@ from stepmark.metrics.agreement import alphas
 from stepmark.metrics.first_error import first_wrong
 from stepmark.metrics.intervals import Floats, Statistic, of_parts, ratio_statistic, shares
 from stepmark.records import DEFAULT_AXIS, LabelledSolution, StepScores
+from stepmark.report.evaluation import Examples, Report, Section
 from stepmark.settings import settings
-from stepmark.show.evaluation import Examples, Report, Section
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 _TYPE = re.compile(r"error type: ([^;]+)")
 _RATINGS = (-1, 0, 1)

@@ -34,11 +34,11 @@ from stepmark.evaluation.sources import read_prmbench
 from stepmark.evaluation.thresholds import ThresholdRule, check_asked, check_neutral, policies
 from stepmark.evaluation.views import Column, card, examples_of, problem, unreadable
 from stepmark.metrics.intervals import Floats, Statistic, of_parts, shares
+from stepmark.report.evaluation import Examples
+from stepmark.report.page import ProblemView
 from stepmark.settings import settings
-from stepmark.show.evaluation import Examples
-from stepmark.show.page import ProblemView
-from stepmark.show.text import amount
 from stepmark.verifiers.checks import check, check_names
+from stepmark.words import amount
 
 _ORIGINALS = "correct"
 _PARTS = ("tp", "fp", "tn", "fn")

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from stepmark.data.reading import check_readable
 from stepmark.errors import InputError, UsageError
-from stepmark.show.evaluation import Report, evaluation_html
-from stepmark.show.html import template
-from stepmark.show.tables import ABSENT, Table, interval_text, markdown, printed, table_html, terminal
-from stepmark.show.text import amount
+from stepmark.report.evaluation import Report, evaluation_html
+from stepmark.report.html import template
+from stepmark.report.tables import ABSENT, Table, interval_text, markdown, printed, table_html, terminal
 from stepmark.store import atomic_write
 from stepmark.version import __version__
+from stepmark.words import amount
 
 if TYPE_CHECKING:  # NumPy, which no help needs
     from stepmark.metrics.intervals import Interval, Statistic

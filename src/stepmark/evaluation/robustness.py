@@ -46,11 +46,11 @@ from stepmark.metrics.aggregate import check_aggregate, check_score
 from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic
 from stepmark.models.prm import first_error as first_under
 from stepmark.records import LabelledSolution, ScoreKind
+from stepmark.report.evaluation import Examples, Report, Section
+from stepmark.report.page import ProblemView
+from stepmark.report.tables import Table
 from stepmark.settings import settings
-from stepmark.show.evaluation import Examples, Report, Section
-from stepmark.show.page import ProblemView
-from stepmark.show.tables import Table
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 NOISE = 1e-5
 """A change no greater than this is none: the same steps in another batch differ by as much in float32."""

@@ -31,19 +31,19 @@ from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic
 from stepmark.models.lazy import Lazy
 from stepmark.problems.loading import read_problems
 from stepmark.records import Problem, Refusal
+from stepmark.report.evaluation import Report, Section
+from stepmark.report.plots import Lines
+from stepmark.report.tables import Table
 from stepmark.searches.base import Budget, Candidate, Grading, Searching, SearchResult, Steps
 from stepmark.searches.methods import METHODS, load_search, remade
 from stepmark.searches.run import Models, models_of
 from stepmark.searches.run import run as run_search
 from stepmark.searches.sampled import SampledSearch
 from stepmark.settings import settings
-from stepmark.show.evaluation import Report, Section
-from stepmark.show.plots import Lines
-from stepmark.show.tables import Table
-from stepmark.show.text import amount
 from stepmark.store import held
 from stepmark.verifiers.base import Verifier, isolation_note, isolation_of, open_verifier
 from stepmark.verifiers.code_sandbox import Isolation
+from stepmark.words import amount
 
 VOTES = ("majority", "weighted-vote", "best-of-n")
 """Always in the comparison: what samples alone reach, without a PRM and with it."""

@@ -29,12 +29,12 @@ from stepmark.evaluation.result import EvaluationResult, Figure, Item, shown
 from stepmark.evaluation.views import Cell, Column, table_of, tile
 from stepmark.metrics.intervals import Statistic, ratio_statistic, wilson
 from stepmark.records import read_record
+from stepmark.report.evaluation import Report, Section
+from stepmark.report.tables import ABSENT, Table
 from stepmark.settings import settings
-from stepmark.show.evaluation import Report, Section
-from stepmark.show.tables import ABSENT, Table
-from stepmark.show.text import amount
 from stepmark.verifiers.base import Verifier, isolation_note, isolation_of, open_verifier
 from stepmark.verifiers.code_sandbox import Isolation
+from stepmark.words import amount
 
 _SHOWN = 300
 FALSE_POSITIVES, FALSE_NEGATIVES, UNPARSED = ERRORS = ("false positives", "false negatives", "unparsed")

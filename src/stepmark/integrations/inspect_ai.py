@@ -41,8 +41,8 @@ from stepmark.models.prm import Grade
 from stepmark.models.watch import Seen, Watch
 from stepmark.records import Refusal, Solution
 from stepmark.searches.choosing import check_pick, pick
-from stepmark.show.text import amount
 from stepmark.verifiers.base import load_verifier
+from stepmark.words import amount
 
 AGENT = "agent"
 """The way to cut that reads the whole conversation: each of the assistant's turns with its tool calls is a step."""

@@ -26,9 +26,9 @@ from stepmark.data.reading import Source
 from stepmark.data.trace_scores import SCORES
 from stepmark.errors import BackendError, UsageError
 from stepmark.models.http import DeclinedError, Patience, Server
+from stepmark.progress import Progress
 from stepmark.registry import unknown_name
-from stepmark.show.progress import Progress
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 _TOGETHER = 100
 """Annotations in one request of Phoenix."""

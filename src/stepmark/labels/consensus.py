@@ -37,7 +37,6 @@ from stepmark.errors import InputError, SettingError, UsageError
 from stepmark.metrics.first_error import first_wrong
 from stepmark.records import DEFAULT_AXIS, Judgement, LabelledSolution
 from stepmark.settings import checked, settings
-from stepmark.show.text import amount
 from stepmark.store import (
     Results,
     atomic_rows,
@@ -47,6 +46,7 @@ from stepmark.store import (
     write_beside,
     write_manifest,
 )
+from stepmark.words import amount
 
 Rule = Literal["first-error-agrees", "majority"]
 Rating = Literal[-1, 0, 1]

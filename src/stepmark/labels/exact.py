@@ -50,7 +50,6 @@ from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.problems.loading import Worked, worked_row
 from stepmark.records import Judgement, LabelledSolution, Refusal, Solution, Step
 from stepmark.settings import checked, settings
-from stepmark.show.text import amount
 from stepmark.store import (
     Results,
     RunInput,
@@ -63,6 +62,7 @@ from stepmark.store import (
 )
 from stepmark.verifiers.checks.equations import calculations
 from stepmark.verifiers.finder import find_answer
+from stepmark.words import amount
 
 Kind = Literal["value", "operand", "operation", "unit", "dropped", "repeated", "jump", "early stop"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -67,8 +67,8 @@ from stepmark.models.policies import PolicyLike, policy_of
 from stepmark.models.watch import Feedback, TurnJudge
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.settings import settings
-from stepmark.show.text import amount
 from stepmark.verifiers.finder import find_answer
+from stepmark.words import amount
 
 _TAG = re.compile(r"</?(?:paragraph|observation)_\d+>")
 _THOUGHT_END = "</think>"

@@ -9,9 +9,9 @@ from pathlib import Path
 from stepmark.labels.criteria import Criterion
 from stepmark.labels.labelling import Labelling
 from stepmark.records import Judgement, LabelledSolution
-from stepmark.show.page import CardView, JudgementView, ProblemView, StepView, Summary, page_html
-from stepmark.show.text import amount
+from stepmark.report.page import CardView, JudgementView, ProblemView, StepView, Summary, page_html
 from stepmark.store import atomic_write
+from stepmark.words import amount
 
 SHOWN = 2000
 """Solutions on one page."""

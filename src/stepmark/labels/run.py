@@ -26,15 +26,15 @@ from stepmark.labels.labelling import Cost, Critiques, Labeller, Labelling, toke
 from stepmark.labels.report import write_labels_page
 from stepmark.models.lazy import note_idle
 from stepmark.models.policies import PolicyLike
+from stepmark.progress import Progress
 from stepmark.records import LabelledSolution, Refusal, read_record
 from stepmark.sampling.run import Answering
 from stepmark.settings import checked
-from stepmark.show.progress import Progress
-from stepmark.show.text import amount
 from stepmark.store import PartFile, Results, resumed, row_key, run_input
 from stepmark.store.runs import check_files, explained, nothing_done, working
 from stepmark.verifiers.base import VerifierLike
 from stepmark.verifiers.code_sandbox import Isolation
+from stepmark.words import amount
 
 
 @checked

@@ -37,7 +37,7 @@ from stepmark.models.served import ServedPRM, read_positions
 from stepmark.models.spec import VocabHead
 from stepmark.models.watch import Growing
 from stepmark.records import Problem, Solution, StepScores
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 _LOG = logging.getLogger("stepmark")
 _NEVER = -9999.0

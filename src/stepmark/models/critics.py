@@ -14,7 +14,7 @@ from typing import Literal
 
 from stepmark.backends import ChoiceLogprobs, Completing, Completions, Message, Prompt, all_of
 from stepmark.errors import InputError, MarkerInTextError, UsageError
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 # Control tokens of chat templates (ChatML, Llama, DeepSeek): `<|im_end|>`, `<｜Assistant｜>`. At least three
 # letters, so that "a<|x|>b" stays mathematics.

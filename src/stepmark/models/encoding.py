@@ -37,7 +37,7 @@ from stepmark.models.spec import (
     TextLayout,
 )
 from stepmark.records import MessageSpan, Solution, Step
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

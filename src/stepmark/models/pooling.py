@@ -21,7 +21,7 @@ from stepmark.models.encoding import Encoded
 from stepmark.models.prm import Session, WholePrefixSession
 from stepmark.models.served import ServedPRM, read_positions
 from stepmark.records import StepScores
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 
 class ClassifierPRM(ServedPRM):

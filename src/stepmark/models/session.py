@@ -24,7 +24,7 @@ from stepmark.models.engine import NONE, CachedPrefix, Engine, KeyValuePool, Pre
 from stepmark.models.packed_tree import Ints, common_prefix
 from stepmark.models.prm import Ledger, check_finite
 from stepmark.records import Problem, Solution, Step, StepScores
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -17,8 +17,8 @@ from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import InputError, UsageError
 from stepmark.metrics.aggregate import aggregate, check_score
 from stepmark.records import Finding, Problem, ScoreKind, Solution, Step
-from stepmark.show.text import amount
 from stepmark.verifiers.checks import check_names, check_solution
+from stepmark.words import amount
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

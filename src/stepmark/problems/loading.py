@@ -27,8 +27,8 @@ from stepmark.data.solutions import text_of
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Problem, Refusal, record_row
 from stepmark.settings import checked
-from stepmark.show.text import amount
 from stepmark.store import Results, atomic_rows, check_outputs, evenly, is_stream
+from stepmark.words import amount
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

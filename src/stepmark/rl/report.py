@@ -9,17 +9,17 @@ from typing import Any
 
 from stepmark.errors import UsageError
 from stepmark.metrics.intervals import Interval
+from stepmark.progress import EVERY, can_estimate, clock_face, told_at
+from stepmark.report import colour
+from stepmark.report.evaluation import Examples, Item, Report, Section, Tile, evaluation_html
+from stepmark.report.page import CardView, ProblemView, StepView
+from stepmark.report.plots import Lines, Mark, Series
+from stepmark.report.tables import ABSENT, Table, interval_text, markdown
 from stepmark.rl.hacking import CELLS, ShownSolution, Watched
 from stepmark.rl.monitor import Monitor, best_of
 from stepmark.rl.policy_trainer import PolicyEvaluation, Update
-from stepmark.show import colour
-from stepmark.show.evaluation import Examples, Item, Report, Section, Tile, evaluation_html
-from stepmark.show.page import CardView, ProblemView, StepView
-from stepmark.show.plots import Lines, Mark, Series
-from stepmark.show.progress import EVERY, can_estimate, clock_face, told_at
-from stepmark.show.tables import ABSENT, Table, interval_text, markdown
-from stepmark.show.text import amount
 from stepmark.training.report import CardFacts, card_text, smoothed
+from stepmark.words import amount
 
 
 class PolicyProgressLines:

@@ -23,9 +23,9 @@ from stepmark.models.prm import PRM
 from stepmark.records import CheckName, Problem, Refusal, ScoreKind, Solution, Step, Verdict
 from stepmark.rl.batch import Batch
 from stepmark.rl.settings import PolicyTraining
-from stepmark.show.text import amount
 from stepmark.verifiers.base import Verifier
 from stepmark.verifiers.checks import check, check_names
+from stepmark.words import amount
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,11 +25,11 @@ from stepmark.rl.credit import Credit
 from stepmark.rl.hacking import HackingWatch, Watched
 from stepmark.rl.settings import Implicit, PolicyTraining, Refitting
 from stepmark.settings import checked
-from stepmark.show.text import amount
 from stepmark.store import LOCK_FILE, RunInput, atomic_write, differences, held, naming, run_input
 from stepmark.training.run import check_packages
 from stepmark.verifiers.base import Verifier, VerifierLike, isolation_note, isolation_of, open_verifier
 from stepmark.verifiers.code_sandbox import Isolation
+from stepmark.words import amount
 
 if TYPE_CHECKING:
     from stepmark.rl.actor import Actor

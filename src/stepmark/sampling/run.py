@@ -29,11 +29,10 @@ from stepmark.errors import InputError
 from stepmark.models.lazy import Bits, Lazy, arguments_of, check_models
 from stepmark.models.policies import Dtype, PolicyLike, load_policy, policy_of
 from stepmark.problems.loading import ProblemRow, problem_rows
+from stepmark.progress import Progress
 from stepmark.records import SAMPLE_FACTS, Problem, SampledSolution, record_row
 from stepmark.sampling import Sampled, Sampling, sample_and_judge
 from stepmark.settings import checked
-from stepmark.show.progress import Progress
-from stepmark.show.text import amount
 from stepmark.store import PartFile, Results, evenly, resumed, row_key, run_input
 from stepmark.store.runs import check_files, explained, nothing_done, usable, working
 from stepmark.verifiers import base as verifiers
@@ -45,6 +44,7 @@ from stepmark.verifiers.base import (
     report_isolation,
 )
 from stepmark.verifiers.code_sandbox import Isolation
+from stepmark.words import amount
 
 BUILD = "stepmark.sampling.run:build"
 """`build`, as `backends.cluster.RayWorkers` takes it."""

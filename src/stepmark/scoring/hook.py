@@ -23,7 +23,7 @@ from stepmark.data.solutions import SolutionRow
 from stepmark.errors import InputError
 from stepmark.records import Solution
 from stepmark.scoring.live import LiveScores, SessionFile, TurnScore, conversations
-from stepmark.show.text import shortened
+from stepmark.words import shortened
 
 STOPS = ("Stop", "SubagentStop")
 TOOL = "PostToolUse"

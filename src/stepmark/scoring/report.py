@@ -13,10 +13,10 @@ from stepmark.errors import InputError, UsageError
 from stepmark.metrics.aggregate import rank_key
 from stepmark.metrics.first_error import threshold_misfit
 from stepmark.records import GradedSolution, ScoreKind, Solution, StepScores
-from stepmark.show import colour
-from stepmark.show.page import CardView, ProblemView, StepView, Summary, page_html
-from stepmark.show.text import amount, check_solution, number
+from stepmark.report import colour
+from stepmark.report.page import CardView, ProblemView, StepView, Summary, page_html
 from stepmark.store import atomic_write, check_writable
+from stepmark.words import amount, check_solution, number
 
 SHOWN = 2000
 """Solutions on one page, unless told otherwise."""

@@ -22,10 +22,10 @@ from stepmark.errors import InputError, UsageError
 from stepmark.registry import unknown_name
 from stepmark.searches.base import Choice, SearchResult
 from stepmark.searches.tree import Node, Tree, value_of
-from stepmark.show.text import amount
 from stepmark.verifiers.base import Verifier
 from stepmark.verifiers.base import answer_groups as verified_groups
 from stepmark.verifiers.quantities import key
+from stepmark.words import amount
 
 CHOICES: tuple[Choice, ...] = ("best", "majority", "vote")
 """The names of the choices."""

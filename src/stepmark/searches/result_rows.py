@@ -11,9 +11,9 @@ from typing import Any
 from stepmark.data.reading import read_rows
 from stepmark.errors import InputError
 from stepmark.records import read_record
+from stepmark.report.search import CandidateView, SearchPage, SearchView, TraceNode, search_html
+from stepmark.report.tables import Table
 from stepmark.searches.base import SearchCost, SearchResult
-from stepmark.show.search import CandidateView, SearchPage, SearchView, TraceNode, search_html
-from stepmark.show.tables import Table
 from stepmark.store import atomic_write
 from stepmark.verifiers.base import Verifier
 

@@ -24,6 +24,7 @@ from stepmark.data.steps.splitting import own_text
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.metrics.aggregate import aggregate, check_score
 from stepmark.records import Problem
+from stepmark.report.search import NodeState, TraceNode
 from stepmark.searches.base import (
     Budget,
     Candidate,
@@ -35,10 +36,9 @@ from stepmark.searches.base import (
     Stopped,
 )
 from stepmark.searches.meaning import meaning
-from stepmark.show.search import NodeState, TraceNode
-from stepmark.show.text import amount
 from stepmark.verifiers.checks import check, check_names
 from stepmark.verifiers.finder import find_answer
+from stepmark.words import amount
 
 _FOLLOWS = ("a step before it", "every step after it", "says the same")
 """Beginnings of reasons that follow from another step's."""

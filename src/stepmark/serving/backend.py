@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, final
 from stepmark.errors import InputError, TooLongError, UsageError
 from stepmark.models.prm import PRM, checked_scores, why_whole_prefixes
 from stepmark.records import Refusal, Solution, StepScores
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -22,7 +22,7 @@ from stepmark.records import Refusal, Solution, StepScores
 from stepmark.serving.backend import Ask, Backend, Prepared, Result, Rows, TokenIds, refusal_of
 from stepmark.serving.errors import Refused
 from stepmark.serving.metrics import Metrics
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 _SLICE = 32
 """Solutions that are tokenized at a time, so that a large request does not block a small one."""

@@ -21,7 +21,7 @@ from stepmark.errors import InputError, UsageError
 from stepmark.hosting import is_over
 from stepmark.serving.errors import Refused
 from stepmark.serving.service import Service
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 PUBLIC = frozenset({"/", "/health", "/docs", "/openapi.json"})
 """Answered without a key: nothing in them is secret, and load balancers and browsers send none."""

@@ -15,7 +15,7 @@ from stepmark.data.formats.rows import WRITTEN, LabelledRow
 from stepmark.errors import InputError
 from stepmark.records import DEFAULT_AXIS, Judgement, Problem, Solution, Step
 from stepmark.settings import settings
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

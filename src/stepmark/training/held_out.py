@@ -11,8 +11,8 @@ import numpy as np
 from stepmark.metrics.binary import weighted_auc
 from stepmark.metrics.first_error import found_error, harmonic_mean
 from stepmark.metrics.intervals import Difference, Floats, Interval, Statistic, bootstrap, paired_bootstrap
-from stepmark.show.tables import interval_text
-from stepmark.show.text import amount
+from stepmark.report.tables import interval_text
+from stepmark.words import amount
 
 CHANCE = 0.5
 """The AUC of scores that know nothing."""

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from stepmark.errors import InputError
 from stepmark.models.encoding import Encoded, Encoder
 from stepmark.models.packed_tree import Ints, PackedTree, common_prefix, pack
-from stepmark.show.text import amount
 from stepmark.training.examples import Dropped, Example, Target
+from stepmark.words import amount
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

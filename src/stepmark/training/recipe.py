@@ -25,7 +25,6 @@ from stepmark.models.load import load_prm
 from stepmark.models.places import BUILT_IN_BASE, default_folder, find_checkpoint, folder_of
 from stepmark.models.spec import NOTE_FILE, SPEC_FILE, ScoringSpec, read_spec
 from stepmark.records import CheckName, StepScores
-from stepmark.show.text import amount
 from stepmark.store import atomic_write
 from stepmark.training.examples import (
     Dropped,
@@ -68,6 +67,7 @@ from stepmark.training.state import (
 )
 from stepmark.training.trainer import Trainer, TrainerProgress
 from stepmark.verifiers.checks import check, check_names
+from stepmark.words import amount
 
 Groups = Sequence[Sequence[Example]]
 

@@ -20,8 +20,8 @@ from stepmark.data.reading import ENDINGS, STDIO, Source, check_readable, row_fi
 from stepmark.errors import MissingExtraError, UsageError
 from stepmark.models.files import fetch
 from stepmark.models.lazy import note_idle
+from stepmark.progress import EVERY, can_estimate, clock_face, told_at
 from stepmark.settings import checked
-from stepmark.show.progress import EVERY, can_estimate, clock_face, told_at
 from stepmark.store import atomic_write, naming
 from stepmark.training.examples import LabelRules
 from stepmark.training.measure import Trained

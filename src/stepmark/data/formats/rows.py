@@ -28,7 +28,7 @@ from stepmark.records import (
     Step,
 )
 from stepmark.settings import settings
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,7 +28,7 @@ from stepmark.evaluation.result import Item
 from stepmark.metrics.first_error import first_wrong
 from stepmark.metrics.intervals import Statistic, ratio_statistic
 from stepmark.settings import settings
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 _PARTS = ("hotpotqa", "gaia", "bfcl", "tau2")
 

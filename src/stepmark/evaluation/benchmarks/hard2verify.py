@@ -23,7 +23,7 @@ from stepmark.metrics.first_error import first_wrong
 from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic
 from stepmark.records import Problem, Solution
 from stepmark.settings import settings
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 _PUBLISHED = PublishedTable.read(
     "Hard2Verify balanced F1 as published (%)",

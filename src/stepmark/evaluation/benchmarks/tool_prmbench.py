@@ -26,7 +26,7 @@ from stepmark.evaluation.views import unreadable
 from stepmark.metrics.intervals import Statistic, ratio_statistic
 from stepmark.records import Problem, Solution
 from stepmark.settings import settings
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 _SIDES = ("chosen", "rejected")
 

@@ -25,7 +25,7 @@ from stepmark.evaluation.blame import Blame
 from stepmark.evaluation.cases import Case, ratings_until
 from stepmark.records import Refusal
 from stepmark.settings import settings
-from stepmark.show.text import indices
+from stepmark.words import indices
 
 _PUBLISHED = PublishedTable.read(
     "Who&When as published (%)",

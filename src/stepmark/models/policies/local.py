@@ -24,7 +24,7 @@ from stepmark.models.encoding import PromptEncoder
 from stepmark.models.identity import CheckpointFiles, named, tensors_fingerprint
 from stepmark.models.packed_tree import Ints, pack, passes
 from stepmark.models.prm import PromptTokens
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 try:
     import torch

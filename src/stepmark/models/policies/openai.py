@@ -37,7 +37,7 @@ from stepmark.errors import BackendError, CheckpointError, InputError, StepmarkE
 from stepmark.models.encoding import PromptEncoder
 from stepmark.models.files import CONFIGURATION, folder_of_name
 from stepmark.models.http import AGAIN, Closing, DeclinedError, GarbageError, Patience, Server
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 Asked = TypeVar("Asked")
 Answered = TypeVar("Answered")

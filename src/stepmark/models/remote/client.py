@@ -43,7 +43,7 @@ from stepmark.models.remote.wire import (
 )
 from stepmark.models.watch import Growing
 from stepmark.records import Problem, Refusal, Solution, StepScores
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 Read = TypeVar("Read", bound=Response)
 PATIENT = Patience()

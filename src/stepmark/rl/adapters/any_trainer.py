@@ -22,7 +22,7 @@ from stepmark.rl.adapters.rating import check_credit, turn_spans
 from stepmark.rl.batch import Batch
 from stepmark.rl.credit import Credit
 from stepmark.rl.credit.assignment import check_kind, load_credit
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 Message = Mapping[str, Any]
 Span = tuple[int, int]

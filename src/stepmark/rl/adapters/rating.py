@@ -31,7 +31,7 @@ from stepmark.records import Problem, Refusal, Solution, Step
 from stepmark.rl.batch import Batch
 from stepmark.rl.credit import Credit
 from stepmark.rl.rewarding import RewardedCompletion, StepSpans, batch_of, scored, step_spans, token_offsets
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 
 def check_credit(credit: Credit, *, prm: bool) -> None:

@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from stepmark import words as texts
 from stepmark.errors import InputError
-from stepmark.show import text as texts
-from stepmark.show.html import template
-from stepmark.show.text import amount, one_line
+from stepmark.report.html import template
+from stepmark.words import amount, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable

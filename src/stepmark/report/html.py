@@ -22,8 +22,8 @@ from itertools import groupby, zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
 from stepmark.errors import InputError
-from stepmark.show import colour
-from stepmark.show.text import (
+from stepmark.report import colour
+from stepmark.words import (
     ABSENT,
     INVISIBLE,
     amount,
@@ -189,7 +189,7 @@ def _environment() -> Environment:
     from markupsafe import Markup
 
     made = Environment(
-        loader=PackageLoader("stepmark.show"),
+        loader=PackageLoader("stepmark.report"),
         autoescape=True,
         undefined=StrictUndefined,
         keep_trailing_newline=True,
@@ -289,7 +289,7 @@ def solution_fragment(
         problem: its text.
         steps: their texts.
         scores: one a step; None for a step that was not read.
-        kind: the scores' kind (`stepmark.show.colour.KINDS`).
+        kind: the scores' kind (`stepmark.report.colour.KINDS`).
         first_error: 0-based, -1 for none, None for not known.
         headline: the aggregate, such as "min 0.123".
         threshold: where scores turn from bad to good, for the colours.

@@ -1,8 +1,8 @@
 """The page of a search: one HTML file in which the tree of each problem is drawn, walked and read, with no network.
 
-It is built like the report page (`stepmark.show.page`): nothing is loaded, and the scripts in it are ours, each allowed
+It is built like the report page (`stepmark.report.page`): nothing is loaded, and the scripts in it are ours, each allowed
 by its hash. Each problem's tree is a block of JSON, which nothing runs, and which is parsed when that problem is shown.
-Texts in it are marked up here, by `stepmark.show.html`. Without a script the page is a list: of each problem the chosen
+Texts in it are marked up here, by `stepmark.report.html`. Without a script the page is a list: of each problem the chosen
 solution and the candidates.
 """
 
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from os.path import commonprefix
 from typing import Any, Literal, get_args
 
-from stepmark.show import colour
-from stepmark.show.html import esc, template, text_html
-from stepmark.show.page import asset, foot, formula_scripts, head
-from stepmark.show.tables import Table
-from stepmark.show.text import number, one_line, spelled
+from stepmark.report import colour
+from stepmark.report.html import esc, template, text_html
+from stepmark.report.page import asset, foot, formula_scripts, head
+from stepmark.report.tables import Table
+from stepmark.words import number, one_line, spelled
 
 NodeState = Literal["kept", "pruned", "finished", "chosen"]
 """`kept`: the search went on from it, or could. `pruned`: given up; `TraceNode.why` says why. `finished`: a solution ends here.
@@ -88,7 +88,7 @@ class SearchView:
     nodes: tuple[TraceNode, ...]
     """Parents before their children."""
     kind: str
-    """The kind of the scores (`stepmark.show.colour.KINDS`)."""
+    """The kind of the scores (`stepmark.report.colour.KINDS`)."""
     aggregate: str
     """The name of the aggregate: "min"."""
     stopped: str

@@ -19,10 +19,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, assert_never
 
 from stepmark.errors import InputError, MissingExtraError
-from stepmark.show import colour
-from stepmark.show.html import template
-from stepmark.show.tables import ABSENT, Table
-from stepmark.show.text import amount, one_line
+from stepmark.report import colour
+from stepmark.report.html import template
+from stepmark.report.tables import ABSENT, Table
+from stepmark.words import amount, one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

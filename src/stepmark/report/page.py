@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from stepmark.show import colour
-from stepmark.show.html import CODE_NAMES, has_formula, template
-from stepmark.show.text import ABSENT, check_solution, first_error_words, number
+from stepmark.report import colour
+from stepmark.report.html import CODE_NAMES, has_formula, template
+from stepmark.words import ABSENT, check_solution, first_error_words, number
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +69,7 @@ class CardView:
     note: str
     """Who wrote it, who graded it; "" for nothing to say."""
     kind: str
-    """The kind of its step scores (`stepmark.show.colour.KINDS`)."""
+    """The kind of its step scores (`stepmark.report.colour.KINDS`)."""
     threshold: float | None
     score: float | None
     aggregate: str
@@ -201,13 +201,13 @@ def _levels(mode: colour.Mode) -> str:
 @functools.cache
 def asset(name: str) -> str:
     """A text file that lies beside this module."""
-    return (files("stepmark.show") / name).read_text(encoding="utf-8")
+    return (files("stepmark.report") / name).read_text(encoding="utf-8")
 
 
 @functools.cache
 def _katex_css() -> str:
     """KaTeX's stylesheet with its woff2 fonts inside and the other formats left out."""
-    fonts = files("stepmark.show") / "vendor/katex/fonts"
+    fonts = files("stepmark.report") / "vendor/katex/fonts"
 
     def inlined(source: re.Match[str]) -> str:
         data = base64.b64encode((fonts / f"{source['name']}.woff2").read_bytes()).decode("ascii")

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from stepmark.show import colour
-from stepmark.show.tables import TerminalLines
-from stepmark.show.text import check_solution, first_error_words, number, one_line, visible
+from stepmark.report import colour
+from stepmark.report.tables import TerminalLines
+from stepmark.words import check_solution, first_error_words, number, one_line, visible
 
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderableType, RenderResult
@@ -46,7 +46,7 @@ def solution_lines(
         problem: its text.
         steps: their texts.
         scores: one a step; None for a step that was not read.
-        kind: the scores' kind (`stepmark.show.colour.KINDS`).
+        kind: the scores' kind (`stepmark.report.colour.KINDS`).
         first_error: 0-based, -1 for none, None for not known.
         headline: the aggregate, such as "min 0.123".
         threshold: where scores turn from bad to good, for the colours; for bars too where scores have no ends.

@@ -1,6 +1,6 @@
 """The page of an evaluation: figures, plots, tables and example solutions as one HTML file that needs no network.
 
-It is built like the report page (`stepmark.show.page`): nothing is loaded, and the scripts in it are ours, each allowed
+It is built like the report page (`stepmark.report.page`): nothing is loaded, and the scripts in it are ours, each allowed
 by its hash.
 """
 
@@ -12,10 +12,10 @@ from itertools import count, groupby
 from typing import Any, Literal
 
 from stepmark.errors import MissingExtraError
-from stepmark.show.html import template
-from stepmark.show.page import ProblemView, asset, foot, formula_scripts, head, problem_html, settings_html
-from stepmark.show.plots import Plot, numbers, picture_html
-from stepmark.show.tables import Table, table_html
+from stepmark.report.html import template
+from stepmark.report.page import ProblemView, asset, foot, formula_scripts, head, problem_html, settings_html
+from stepmark.report.plots import Plot, numbers, picture_html
+from stepmark.report.tables import Table, table_html
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
