@@ -23,7 +23,7 @@ from stepmark.evaluation.search import SearchContest
 from stepmark.evaluation.verifier import VerifierAccuracy
 from stepmark.labels.criteria import read_criteria
 from stepmark.labels.judge import Judge
-from stepmark.labels.solutions import label
+from stepmark.labels.run import label
 from stepmark.models.policies import lazy_policy
 from stepmark.report.tables import terminal
 from stepmark.searches.base import Steps

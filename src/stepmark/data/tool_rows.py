@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from stepmark.data.columns import ALIASES, columns_of
 from stepmark.data.messages import loaded, object_or_empty
@@ -144,7 +144,7 @@ def _listed(value: object) -> list[Any]:
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
-def _is_conversation(value: object) -> bool:
+def _is_conversation(value: object) -> TypeGuard[list[Mapping[str, Any]]]:
     return (
         isinstance(value, list)
         and bool(value)
