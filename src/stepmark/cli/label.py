@@ -16,9 +16,9 @@ from stepmark.labels.criteria import read_criteria
 from stepmark.labels.exact import KINDS, Kind, plant_errors
 from stepmark.labels.formulas import Formulas
 from stepmark.labels.judge import Judge
+from stepmark.labels.labellers import METHODS
 from stepmark.labels.labelling import Rollouts
-from stepmark.labels.methods import METHODS
-from stepmark.labels.solutions import label
+from stepmark.labels.run import label
 from stepmark.models.policies import lazy_policy
 from stepmark.records import DEFAULT_AXIS
 
@@ -227,8 +227,8 @@ def consensus(
         values: read a source's shares of successes too, where it gives no rating: over this, in [0, 1), is right; 0 for hard labels.
         axis: which judgements are compared, where steps are judged on several axes: the name of a criterion. Default: whether the step is right.
     """
-    kept = combine(
+    combined = combine(
         file, out=out, rule=rule, sources=sources, least=least, values=values, columns=columns, axis=axis
     )
-    print(kept.summary, file=sys.stderr)
+    print(combined.summary, file=sys.stderr)
     return 0
