@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 
 from stepmark.records import Solution, Step
 from stepmark.registry import unknown_name
-from stepmark.verifiers.checks import check
+from stepmark.verifiers.checks import check, check_names
 
 SEPARATOR = "::"
 """Between a solution's id and a perturbation's name in the id of a changed solution."""
@@ -225,7 +225,7 @@ def wrong_number(solution: Solution, rng: random.Random) -> Perturbed | None:
     """One number of one true calculation has another value, which makes the step provably false."""
 
     def refuted(text: str) -> bool:
-        return bool(check(solution.problem.text, [text], names=("equation",)))
+        return bool(check(solution.problem.text, [text], names=check_names("equation")))
 
     places = [
         (at, match.span())
