@@ -1210,16 +1210,13 @@ def _verdict(items: Sequence[Item], figures: Figures, how: str, most: int) -> st
             ),
             "",
         ),
-        f"for the best of the {count} ways chosen on one half of the problems and measured on the other": f"held out/over majority/{most}",
-        f"for the PRM's own choice, the {words(f'best {how}')}": f"over majority/best {how}/{most}",
-        "for that choice over the ORM's": f"over orm/best {how}/{most}",
+        f"for the best of {count} ways chosen on one half of the problems and measured on the other": f"held out/over majority/{most}",
+        f"for the PRM's own {words(f'best {how}')} over the ORM's choice": f"over orm/best {how}/{most}",
     }
     leads = [
         f"{_signed(figure)} {what}"
         for what, name in parts.items()
         if (figure := figures.get(name)) is not None and figure.value is not None
-        # The PRM's own choice may be the best one, of which the first lead tells.
-        if name != parts["over the majority vote"] or what == "over the majority vote"
     ]
     unknown = figures.get(f"unknown/{best}/{most}")
     return (
