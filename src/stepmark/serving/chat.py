@@ -117,7 +117,7 @@ async def complete(request: Request, body: ChatRequest) -> Response:
         service.searches -= 1
     if isinstance(found, Refusal):
         raise refused_input(type(found.error)(found.error.message, field="messages"))
-    answer = _answer(service, spec, found)
+    answer = _answer(service, spec, found, search.how.stop)
     if not body.stream:
         return JSONResponse(answer)
     usage = bool((body.stream_options or {}).get("include_usage"))
@@ -230,7 +230,7 @@ class _SharedScoring:
         """The cache evicts what was used longest ago."""
 
 
-def _answer(service: Service, spec: str, found: SearchResult) -> dict[str, Any]:
+def _answer(service: Service, spec: str, found: SearchResult, stop: str) -> dict[str, Any]:
     """OpenAI's chat completion, as plain data."""
     chosen, cost = found.chosen, found.cost
     if chosen is None and found.candidates:  # a vote without an answer: the client wants a text all the same
@@ -238,11 +238,9 @@ def _answer(service: Service, spec: str, found: SearchResult) -> dict[str, Any]:
             (not item.finished, rank_key(item.aggregate, refuted=item.refuted)) for item in found.candidates
         ]
         chosen = min(range(len(ranks)), key=ranks.__getitem__)
-    if chosen is None:
-        why = f" ({found.note})" if found.note else ""
-        raise Refused("failed", f"the search found no solution: {found.stopped}{why}")
-    message = {"role": "assistant", "content": found.candidates[chosen].text, "refusal": None}
-    finish = "stop" if found.candidates[chosen].finished else "length"
+    text = _cut_off(found, stop) if chosen is None else found.candidates[chosen].text
+    message = {"role": "assistant", "content": text, "refusal": None}
+    finish = "stop" if chosen is not None and found.candidates[chosen].finished else "length"
     usage = {}
     if cost.prompt is not None and cost.decoded is not None:
         total = cost.prompt + cost.decoded
@@ -265,6 +263,29 @@ def _answer(service: Service, spec: str, found: SearchResult) -> dict[str, Any]:
             "chosen": chosen,
         },
     }
+
+
+def _cut_off(found: SearchResult, stop: str) -> str:
+    """The best text of a search that finished none: steps that were written before its limits.
+
+    Raises:
+        Refused: it wrote nothing.
+    """
+    nodes = {node.number: node for node in found.trace.nodes if node.step}
+    ends = set(nodes) - {node.parent for node in nodes.values()}
+    if not ends:
+        why = f" ({found.note})" if found.note else ""
+        raise Refused("failed", f"the search found no solution: {found.stopped}{why}")
+
+    def rank(number: int) -> Any:
+        return rank_key(nodes[number].aggregate, refuted=nodes[number].refuted), number
+
+    steps: list[str] = []
+    at: int | None = min(ends, key=rank)
+    while at is not None and at in nodes:
+        steps.append(nodes[at].step)
+        at = nodes[at].parent
+    return stop.join(reversed(steps))
 
 
 def events(answer: Mapping[str, Any], stop: str, *, usage: bool) -> Iterator[bytes]:
