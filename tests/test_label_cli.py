@@ -213,7 +213,7 @@ def test_a_budget_ends_the_run_and_says_what_was_left(tmp_path, capsys):
         (["bayes", "nothere.jsonl", "--policy", ARITHMETIC, "--out", "o.jsonl"], "no such file"),
         (["bays", "FILE"], "bayes"),
         (["FILE", "--method", "bays", "--out", "o.jsonl"], "Did you mean 'bayes'"),
-        (["FILE", "--method", "stepmark.searches.best_of_n:BestOfN", "--out", "o.jsonl"], "found BestOfN"),
+        (["FILE", "--method", "stepmark.searches.sampled:BestOfN", "--out", "o.jsonl"], "found BestOfN"),
         (
             ["FILE", "--method", "stepmark.labels.bayes:BayesianSearch", "--out", "o.jsonl"],
             "expected --policy",

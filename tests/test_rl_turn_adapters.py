@@ -28,8 +28,7 @@ from hypothesis import strategies as st
 import stepmark
 from stepmark.errors import UsageError
 from stepmark.rl.adapters import verifiers
-from stepmark.rl.adapters.completions import batch_of_rows, estimator, row_of, token_row
-from stepmark.rl.adapters.turns import rate_turns, turn_spans
+from stepmark.rl.adapters.rating import batch_of_rows, estimator, rate_turns, row_of, token_row, turn_spans
 
 WORDS = ["look", " up", "add", " them", "7", " apples", "A=3", " B=4", "<eos>", "<tool>"]
 CONTROL = {"<eos>", "<tool>"}

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stepmark.errors import InputError, UsageError
 from stepmark.rl.batch import Batch
-from stepmark.rl.credit.methods import MTGRPO, Discounted
+from stepmark.rl.credit.assignment import MTGRPO, Discounted
 from stepmark.rl.credit.turns import (
     Turns,
     discounted,

@@ -23,10 +23,10 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
-from stepmark.annotation.agreement import SideBySide, disputes, project_progress, side_by_side, step_agreement
+from stepmark.annotation.disputes import SideBySide, disputes, project_progress, side_by_side, step_agreement
 from stepmark.annotation.export import FORMATS, Exporting, export
 from stepmark.annotation.items import Item, view
-from stepmark.annotation.labels import Change, Decision, marks_data
+from stepmark.annotation.marks import Change, Decision, marks_data
 from stepmark.annotation.project import NOTE_CHARACTERS, Project
 from stepmark.annotation.store import DECIDING, Log, Person, RefusedError, Store, shows_suggestions
 from stepmark.data.json_rows import parse_row

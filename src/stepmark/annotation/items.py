@@ -19,7 +19,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
-from stepmark.annotation.labels import Rating
+from stepmark.annotation.marks import Rating
 from stepmark.annotation.project import TRACES, Project
 from stepmark.data.formats.potato import STEPS_KEYS, PotatoFields, shown
 from stepmark.data.formats.rows import Counts, LabelledRow, ReaderSettings, origin, outcome_of

@@ -45,7 +45,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 
 from stepmark.annotation.items import Item
-from stepmark.annotation.labels import (
+from stepmark.annotation.marks import (
     AnnotatorMarks,
     Change,
     Decision,

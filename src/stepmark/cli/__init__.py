@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from stepmark import __version__
-from stepmark.cli.examples import shown
+from stepmark.cli.help_examples import shown
 from stepmark.errors import IdleSettingWarning, SettingError, StepmarkError, UsageError, raised_at
 from stepmark.registry import unknown_name
 

@@ -12,10 +12,10 @@ from rich.console import Console
 
 from stepmark.cli import options as opt
 from stepmark.errors import UsageError
+from stepmark.evaluation.base import EVALUATIONS, Evaluation, load_evaluation
 from stepmark.evaluation.best_of_n import BestOfNAccuracy
 from stepmark.evaluation.comparison import compare as compare_results
 from stepmark.evaluation.comparison import table
-from stepmark.evaluation.evaluation import EVALUATIONS, Evaluation, load_evaluation
 from stepmark.evaluation.labels import LabelAgreement
 from stepmark.evaluation.run import evaluate
 from stepmark.evaluation.search import SearchContest

@@ -16,9 +16,9 @@ from stepmark.labels.criteria import read_criteria
 from stepmark.labels.exact import KINDS, Kind, plant_errors
 from stepmark.labels.formulas import Formulas
 from stepmark.labels.judge import Judge
+from stepmark.labels.labellers import METHODS
 from stepmark.labels.labelling import Rollouts
-from stepmark.labels.methods import METHODS
-from stepmark.labels.solutions import label
+from stepmark.labels.run import label
 from stepmark.models.policies import lazy_policy
 from stepmark.records import DEFAULT_AXIS
 

@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 
 from stepmark.cli import options as opt
 from stepmark.problems.arithmetic import make_problems
-from stepmark.problems.sources import load_problems
+from stepmark.problems.loading import load_problems
 
 app = App(name="problems", help="Make or read problems.", help_format="plaintext")
 

@@ -12,7 +12,7 @@ from stepmark.backends.cluster import Cluster
 from stepmark.cli import options as opt
 from stepmark.errors import UsageError
 from stepmark.models.policies import lazy_policy
-from stepmark.sampling.problems import sample
+from stepmark.sampling.run import sample
 
 
 def sample_command(

@@ -16,7 +16,7 @@ from typing import Any, Literal, overload
 
 from stepmark.data.columns import Columns, check_columns, names_of, plain, under_our_names
 from stepmark.data.json_rows import BOM, Entries, json_document, json_lines, parse_row, starts_document
-from stepmark.data.tables import (
+from stepmark.data.table_rows import (
     EXPECTED,
     Cells,
     check_source,

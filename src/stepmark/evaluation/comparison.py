@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from stepmark.errors import InputError
-from stepmark.evaluation.evaluation import EVALUATIONS, Evaluation, load_evaluation
+from stepmark.evaluation.base import EVALUATIONS, Evaluation, load_evaluation
 from stepmark.evaluation.result import EvaluationResult, Item, read_result
 from stepmark.metrics.intervals import Difference, Statistic, paired_bootstrap
 from stepmark.report.tables import Table, interval_text, printed, table_html, terminal

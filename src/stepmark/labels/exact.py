@@ -47,7 +47,7 @@ from stepmark.data.reading import Row, Source, read_rows
 from stepmark.data.solutions import SolutionRow, read_solutions
 from stepmark.errors import InputError, SettingError, UsageError
 from stepmark.problems.arithmetic import arithmetic_problems
-from stepmark.problems.sources import Worked, worked_row
+from stepmark.problems.loading import Worked, worked_row
 from stepmark.records import Judgement, LabelledSolution, Refusal, Solution, Step
 from stepmark.settings import checked, settings
 from stepmark.store import (

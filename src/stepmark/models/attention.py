@@ -29,7 +29,7 @@ from packaging.version import Version
 from torch import Tensor
 
 from stepmark.errors import CheckpointError
-from stepmark.models.tree import Ints, PackedTree, Pass
+from stepmark.models.packed_tree import Ints, PackedTree, Pass
 
 NAME = "stepmark_tree"
 PLAN = "stepmark_plan"

@@ -36,9 +36,9 @@ from stepmark.rl.hacking import (
     repetition,
     rise,
 )
-from stepmark.rl.implicit import OnlineImplicit
+from stepmark.rl.policy_trainer import PolicyEvaluation, Update
+from stepmark.rl.prime import OnlineImplicit
 from stepmark.rl.rewarding import RewardedCompletion
-from stepmark.rl.trainer import PolicyEvaluation, Update
 from stepmark.training.state import HISTORY_FILE, LogLines, read_lines
 
 WATCH = HackingWatch()

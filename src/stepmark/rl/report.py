@@ -17,7 +17,7 @@ from stepmark.report.plots import Lines, Mark, Series
 from stepmark.report.tables import ABSENT, Table, interval_text, markdown
 from stepmark.rl.hacking import CELLS, ShownSolution, Watched
 from stepmark.rl.monitor import Monitor, best_of
-from stepmark.rl.trainer import PolicyEvaluation, Update
+from stepmark.rl.policy_trainer import PolicyEvaluation, Update
 from stepmark.training.report import CardFacts, card_text, smoothed
 from stepmark.words import amount
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from stepmark.models.encoding import Encoded
-    from stepmark.models.local import HeadPRM
+    from stepmark.models.local_prm import HeadPRM
     from stepmark.models.session import Asked
 
 _CHARACTERS = 3
@@ -134,7 +134,7 @@ class CachedBackend:
 
     def __init__(self, prm: PRM, *, memory_tokens: int | None = None) -> None:
         from stepmark.models.encoding import mark_token
-        from stepmark.models.local import HeadPRM, LocalPRM
+        from stepmark.models.local_prm import HeadPRM, LocalPRM
         from stepmark.models.session import CachedSession
 
         if reason := why_whole_prefixes(prm):
@@ -185,7 +185,7 @@ class CachedBackend:
 
     def fresh(self, work: Prepared, beside: Prepared | None) -> int:
         """What neither the tree nor the other one has."""
-        from stepmark.models.tree import common_prefix
+        from stepmark.models.packed_tree import common_prefix
 
         lacking = self.session.lacks(_asked(work))
         if lacking and beside is not None:

@@ -152,7 +152,7 @@ def _engine_facts(prm: PRM) -> tuple[int | None, str | None]:
     """The token budget and the family of a PRM that computes in this process."""
     if "torch" not in sys.modules:  # without it no PRM does
         return None, None
-    from stepmark.models.local import LocalPRM, WindowedPRM
+    from stepmark.models.local_prm import LocalPRM, WindowedPRM
 
     family = prm.spec.family if isinstance(prm, WindowedPRM) else None
     return prm.engines[0].token_budget if isinstance(prm, LocalPRM) else None, family

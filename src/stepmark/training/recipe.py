@@ -26,8 +26,6 @@ from stepmark.models.places import BUILT_IN_BASE, default_folder, find_checkpoin
 from stepmark.models.spec import NOTE_FILE, SPEC_FILE, ScoringSpec, read_spec
 from stepmark.records import CheckName, StepScores
 from stepmark.store import atomic_write
-from stepmark.training.checkpoint import TRAIN_FILE, Written, layout_of, write_json, write_trained
-from stepmark.training.comparison import HeldOut, Scored, compare
 from stepmark.training.examples import (
     Dropped,
     Example,
@@ -37,6 +35,7 @@ from stepmark.training.examples import (
     examples_of_labels,
     split_problems,
 )
+from stepmark.training.held_out import HeldOut, Scored, compare
 from stepmark.training.measure import (
     Graded,
     Measure,
@@ -49,10 +48,11 @@ from stepmark.training.measure import (
 )
 from stepmark.training.net import Net, layout_for
 from stepmark.training.objectives.base import Objective, StepObjective
-from stepmark.training.objectives.families import family_layout
+from stepmark.training.objectives.published import family_layout
 from stepmark.training.objectives.steps import HardLabels, keeps_neutral
 from stepmark.training.parallel import ProcessGroup, check_launched
 from stepmark.training.report import CARD_FILE, CardFacts, prm_card
+from stepmark.training.saving import TRAIN_FILE, Written, layout_of, write_json, write_trained
 from stepmark.training.settings import Training
 from stepmark.training.state import (
     CHECKPOINT,

@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 from stepmark.data.reading import Row, Source, read_rows
 from stepmark.data.solutions import solutions_of
 from stepmark.data.traces import chat_rows
+from stepmark.evaluation.base import Run
 from stepmark.evaluation.blame import Blame
 from stepmark.evaluation.cases import Case, ratings_until, unique
-from stepmark.evaluation.evaluation import Run
 from stepmark.records import Refusal
 from stepmark.settings import settings
 

@@ -22,8 +22,8 @@ from stepmark.backends import (
 from stepmark.errors import CheckpointError, InputError, MissingExtraError, TooLongError, UsageError
 from stepmark.models.encoding import PromptEncoder
 from stepmark.models.identity import CheckpointFiles, named, tensors_fingerprint
+from stepmark.models.packed_tree import Ints, pack, passes
 from stepmark.models.prm import PromptTokens
-from stepmark.models.tree import Ints, pack, passes
 from stepmark.words import amount
 
 try:
@@ -36,7 +36,7 @@ try:
     from stepmark.models.files import present, read_object
     from stepmark.models.placement import load_placed
     from stepmark.models.places import adapter_base, built_in, find_checkpoint
-    from stepmark.models.policies.rows import CachedRows, KeyValueRows, PlannedRows, last_only
+    from stepmark.models.policies.cached_rows import CachedRows, KeyValueRows, PlannedRows, last_only
     from stepmark.models.quantized import elements, weights_of
 except ModuleNotFoundError:
     raise MissingExtraError(

@@ -18,11 +18,10 @@ from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import InputError, UsageError
 from stepmark.models.prm import PRM
 from stepmark.records import Refusal, Solution, StepScores
-from stepmark.rl.adapters.completions import check_credit
-from stepmark.rl.adapters.turns import turn_spans
+from stepmark.rl.adapters.rating import check_credit, turn_spans
 from stepmark.rl.batch import Batch
 from stepmark.rl.credit import Credit
-from stepmark.rl.credit.methods import check_kind, load_credit
+from stepmark.rl.credit.assignment import check_kind, load_credit
 from stepmark.words import amount
 
 Message = Mapping[str, Any]

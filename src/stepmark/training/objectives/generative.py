@@ -34,14 +34,14 @@ from stepmark.labels.judge import place_named, verdict_named
 from stepmark.models.critics import GenPRM, Lesson, ThinkPRM, refuse_markers
 from stepmark.models.encoding import PromptEncoder
 from stepmark.models.generative import CriticSpec, Settings, check, context_of
+from stepmark.models.packed_tree import Ints, pack
 from stepmark.models.spec import Layout
-from stepmark.models.tree import Ints, pack
 from stepmark.settings import settings
 from stepmark.training.examples import Dropped, Example, known_value
-from stepmark.training.items import TrainingItem, TreeRow, cut, kind_of
 from stepmark.training.logprobs import answer_tokens, token_logprobs
 from stepmark.training.net import Net
 from stepmark.training.objectives.base import Fitted
+from stepmark.training.packing import TrainingItem, TreeRow, cut, kind_of
 from stepmark.verifiers.finder import find_answer
 
 WHOLE = "critiques of a whole solution, where this critic writes of one step (label with --ask steps)"

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from stepmark.errors import InputError
 from stepmark.models.encoding import Encoded, Encoder
-from stepmark.models.tree import Ints, PackedTree, common_prefix, pack
+from stepmark.models.packed_tree import Ints, PackedTree, common_prefix, pack
 from stepmark.training.examples import Dropped, Example, Target
 from stepmark.words import amount
 

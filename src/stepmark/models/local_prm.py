@@ -16,6 +16,7 @@ from stepmark.errors import CheckpointError, InputError
 from stepmark.models.encoding import Encoded, Encoder
 from stepmark.models.engine import Engine, windows
 from stepmark.models.heads import HeadFunction, Neutral, step_scores
+from stepmark.models.packed_tree import Ints, pack
 from stepmark.models.prm import PRM, Ledger, Session, WholePrefixSession
 from stepmark.models.session import (
     CachedSession,
@@ -27,7 +28,6 @@ from stepmark.models.session import (
     WholeSolution,
 )
 from stepmark.models.spec import LogRatioHead, ScoringSpec
-from stepmark.models.tree import Ints, pack
 from stepmark.models.watch import Growing
 from stepmark.records import Problem, Refusal, ScoreKind, Solution, StepScores
 

@@ -21,14 +21,14 @@ from stepmark.data.reading import Source, read_rows
 from stepmark.data.solutions import SolutionRow, read_solutions
 from stepmark.data.steps.splitting import check_way
 from stepmark.errors import InputError, UsageError
+from stepmark.labels.labellers import label_group, load_labeller, named_after, needs_of
 from stepmark.labels.labelling import Cost, Critiques, Labeller, Labelling, token_sum
-from stepmark.labels.methods import label_group, load_labeller, named_after, needs_of
 from stepmark.labels.report import write_labels_page
 from stepmark.models.lazy import note_idle
 from stepmark.models.policies import PolicyLike
 from stepmark.progress import Progress
 from stepmark.records import LabelledSolution, Refusal, read_record
-from stepmark.sampling.problems import Answering
+from stepmark.sampling.run import Answering
 from stepmark.settings import checked
 from stepmark.store import PartFile, Results, resumed, row_key, run_input
 from stepmark.store.runs import check_files, explained, nothing_done, working

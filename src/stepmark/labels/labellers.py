@@ -27,7 +27,7 @@ METHODS = Registry(
         "rollout": "stepmark.labels.rollout:EveryStep",
         "binary": "stepmark.labels.rollout:BinarySearch",
         "bayes": "stepmark.labels.bayes:BayesianSearch",
-        "tree": "stepmark.labels.tree:RolloutTree",
+        "tree": "stepmark.labels.rollout_tree:RolloutTree",
         "judge": "stepmark.labels.judge:Judge",
         "formulas": "stepmark.labels.formulas:Formulas",
     },
