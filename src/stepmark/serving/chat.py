@@ -27,7 +27,7 @@ from stepmark.models.prm import last_step
 from stepmark.records import Problem, Refusal, Solution
 from stepmark.searches.base import Budget, Grading, Search, SearchResult
 from stepmark.searches.methods import METHODS, remade
-from stepmark.searches.rows import found_row
+from stepmark.searches.result_rows import found_row
 from stepmark.searches.run import search_one
 from stepmark.serving.errors import Refused, invalid, refused_input
 from stepmark.serving.routes import described, service_of
