@@ -325,8 +325,8 @@ def figures(store: TheStore, project: TheProject, _: Admin) -> Response:
     data = {
         "progress": project_progress(items, answers, overlap=project.overlap),
         "people": [
-            {"name": one.name, "link": store.link_of(one), "submitted": submitted.count(one.name)}
-            for one in people
+            {"name": person.name, "link": store.link_of(person), "submitted": submitted.count(person.name)}
+            for person in people
         ],
         "agreement": step_agreement(items, answers),
         "formats": list(FORMATS),
@@ -347,13 +347,13 @@ def export_file(store: TheStore, project: TheProject, request: Request, _: Admin
     except ValidationError as error:
         raise _invalid(error) from None
     rows = list(export(project, store.items(), store.answers(project), store.decisions(), settings))
-    kept = [json.dumps(row, ensure_ascii=False) for row in rows if not isinstance(row, InputError)]
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows if not isinstance(row, InputError)]
     return Response(
-        "".join(f"{row}\n" for row in kept).encode("utf-8", "replace"),
+        "".join(f"{row}\n" for row in lines).encode("utf-8", "replace"),
         media_type="application/jsonl",
         headers={
             "content-disposition": f'attachment; filename="{settings.format}.jsonl"',
-            "x-stepmark-left-out": str(len(rows) - len(kept)),
+            "x-stepmark-left-out": str(len(rows) - len(lines)),
         },
     )
 

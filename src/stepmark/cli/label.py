@@ -227,8 +227,8 @@ def consensus(
         values: read a source's shares of successes too, where it gives no rating: over this, in [0, 1), is right; 0 for hard labels.
         axis: which judgements are compared, where steps are judged on several axes: the name of a criterion. Default: whether the step is right.
     """
-    kept = combine(
+    combined = combine(
         file, out=out, rule=rule, sources=sources, least=least, values=values, columns=columns, axis=axis
     )
-    print(kept.summary, file=sys.stderr)
+    print(combined.summary, file=sys.stderr)
     return 0

@@ -188,7 +188,7 @@ def rl_html(
 def _plots(rows: Sequence[Watched]) -> Iterator[Item]:
     for title, unit, curves, note in _PLOTS:
         series = tuple(_series(rows, curve, place) for curve, place in curves.items())
-        drawable = tuple(one for one in series if any(value is not None for value in one.y))
+        drawable = tuple(line for line in series if any(value is not None for value in line.y))
         if drawable:
             limits = (0, 1) if unit in ("share", "AUC") else None
             marks = tuple(_marks(rows))

@@ -27,7 +27,7 @@ METHODS = Registry(
     },
     call="search",
     base=lambda: Searching,
-    wanted="a class, or a function whose call gives one, that is a frozen dataclass derived from stepmark.searches.base.Searching (or "
+    expected="a class, or a function whose call gives one, that is a frozen dataclass derived from stepmark.searches.base.Searching (or "
     "Choosing, Expanding) with a name and `async def search(problem, policy, prm, verifier)`",
     page="extending.md",
     decided={

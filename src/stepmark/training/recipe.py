@@ -493,8 +493,8 @@ def _card(recipe: Recipe, written: Written, done: Trained, notes: Mapping[str, A
         on = f"on {amount(figures.labels, 'label')} of {amount(held_out, 'held-out problem')}"
         values = ((f"loss a label, {on}", figures.loss), (f"AUC of {scores}", figures.auc))
         measured = {what: f"{value:.4g}" for what, value in values if value is not None}
-        if (found := done.comparison) is not None:
-            measured |= found.table
+        if (comparison := done.comparison) is not None:
+            measured |= comparison.table
         if (first := done.first_errors) is not None:
             tuned = (
                 " and the threshold chosen" if done.comparison is not None and done.comparison.tuned else ""

@@ -320,7 +320,7 @@ def estimator(credit: Credit) -> Callable[..., tuple[Tensor, Tensor]]:
             raise UsageError(
                 "algorithm.use_kl_in_reward hides where steps end; set actor_rollout_ref.actor.use_kl_loss instead"
             )
-        batch, kept = batch_of_rows(token_level_rewards, response_mask.bool(), list(index))
+        batch, comparable = batch_of_rows(token_level_rewards, response_mask.bool(), list(index))
         if batch is None:
             raise UsageError(
                 "expected several completions of a problem, found one of each: set actor_rollout_ref.rollout.n"
@@ -331,7 +331,7 @@ def estimator(credit: Credit) -> Callable[..., tuple[Tensor, Tensor]]:
                 f"{type(credit).__name__} needs a PRM whose scores are probabilities, found one of {scores.min():g} and one of {scores.max():g}"
             )
         values = torch.zeros_like(token_level_rewards, dtype=torch.float32)
-        values[kept] = credit.assign(batch).advantages
+        values[comparable] = credit.assign(batch).advantages
         return values, values
 
     return estimate
