@@ -139,6 +139,11 @@ def _note(message: Warning | str, *_: object, **__: object) -> None:
     print(f"note: {_as_typed(str(message))}", file=sys.stderr)
 
 
+def print_note(text: str) -> None:
+    """Print what a run says of itself on standard error: settings that it names become the command's flags."""
+    print(_as_typed(text), file=sys.stderr)
+
+
 def _as_typed(text: str) -> str:
     """A message with the command's options in the place of the settings that it names in backticks; settings of `--set` stay."""
 

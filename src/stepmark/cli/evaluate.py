@@ -11,6 +11,7 @@ from cyclopts import App, Parameter
 from rich.console import Console
 
 from stepmark.cli import options as opt
+from stepmark.cli import print_note
 from stepmark.data.labelled import read_labelled
 from stepmark.errors import UsageError
 from stepmark.evaluation.base import EVALUATIONS, Evaluation, load_evaluation
@@ -244,7 +245,7 @@ def _judged(
     files = tuple(str(out / f"judge-{number + 1}.jsonl") for number in range(repeats))
     for number, file in enumerate(files):
         method = Judge(criteria=read_criteria(criteria), seed=run.seed + number)
-        print(label(solutions, policy, method=method, out=file, keep_going=True).summary, file=sys.stderr)
+        print_note(label(solutions, policy, method=method, out=file, keep_going=True).summary)
     return files
 
 
@@ -283,7 +284,7 @@ def compare(
         raise UsageError(f"`figure` {unknown[0]}: there is none; known: {', '.join(result.differences)}")
     Console().print(terminal(table(result, only=figure or None)))
     for warning in result.warnings:
-        print(f"note: {warning}", file=sys.stderr)
+        print_note(f"note: {warning}")
     return 0
 
 

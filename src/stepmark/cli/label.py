@@ -1,7 +1,6 @@
 """`stepmark label`: the commands of `stepmark.label`, one a method; a method's settings are the fields of its class."""
 
 # Without postponed annotations: the function of a method is annotated with its class, which is an argument here.
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -10,6 +9,7 @@ from cyclopts import App, Parameter
 
 from stepmark.backends.cluster import Cluster
 from stepmark.cli import options as opt
+from stepmark.cli import print_note
 from stepmark.errors import UsageError
 from stepmark.labels.consensus import Rule, combine
 from stepmark.labels.criteria import read_criteria
@@ -87,7 +87,7 @@ def _label(
         arguments |= {"budget": asked.budget, "in_flight": asked.in_flight, "cluster": asked.cluster}
         if asked.policy is not None:
             policy = lazy_policy(asked.policy, quantize=asked.quantize, **vars(asked.place))
-    print(label(file, policy, method=method, settings=settings, **arguments).summary, file=sys.stderr)
+    print_note(label(file, policy, method=method, settings=settings, **arguments).summary)
     return 0
 
 
@@ -196,7 +196,7 @@ def exact(
         columns=columns,
         keep_going=keep_going,
     )
-    print(made.summary, file=sys.stderr)
+    print_note(made.summary)
     return 0
 
 
@@ -230,5 +230,5 @@ def consensus(
     combined = combine(
         file, out=out, rule=rule, sources=sources, least=least, values=values, columns=columns, axis=axis
     )
-    print(combined.summary, file=sys.stderr)
+    print_note(combined.summary)
     return 0

@@ -10,6 +10,7 @@ from cyclopts import App, Parameter
 
 from stepmark.backends.cluster import Cluster
 from stepmark.cli import options as opt
+from stepmark.cli import print_note
 from stepmark.errors import UsageError
 from stepmark.models.policies import lazy_policy
 from stepmark.searches.base import SearchResult, Steps
@@ -101,7 +102,7 @@ def _search(
     if file is None:
         _print_found(results[0], results.manifest["threshold"])
     else:
-        print(results.summary, file=sys.stderr)
+        print_note(results.summary)
     return 0
 
 

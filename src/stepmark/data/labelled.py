@@ -315,7 +315,7 @@ def items_of_rows(
                 )
                 if not keep_going:
                     raise refusal.error from None
-                counts.drop("the row is not what its format says (`keep_going`)", refusal.error.where or "")
+                counts.drop("the row is not what its format says", refusal.error.where or "")
                 yield refusal
 
 
