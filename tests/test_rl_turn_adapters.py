@@ -90,7 +90,7 @@ def test_the_methods_are_the_functions():
     turns = stepmark.rl.turns
     batch = turns.Turns(
         rewards=torch.tensor([[0.75, 0.5], [0.25, 0.0], [1.25, 0.0]]),
-        taken=torch.tensor([[True, True], [True, True], [True, False]]),
+        present=torch.tensor([[True, True], [True, True], [True, False]]),
         outcome=torch.tensor(OUTCOMES),
         groups=torch.zeros(3, dtype=torch.int64),
     )

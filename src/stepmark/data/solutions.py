@@ -155,8 +155,8 @@ def ungraded(row: Row) -> Row:
         data = row.data if row.record is not None else _aside(row.data)
         if data is row.data:
             return row
-        taken = {key: row.data[key] for key in GRADED_KEYS if key in row.data}
-        return replace(row, data=data, original=_aside(row.as_read, taken))
+        graded_values = {key: row.data[key] for key in GRADED_KEYS if key in row.data}
+        return replace(row, data=data, original=_aside(row.as_read, graded_values))
     if isinstance(row.record, GradedSolution):
         solution = row.record.solution
         return replace(row, data=record_row(solution), record=solution)
@@ -228,15 +228,17 @@ def read_solution(
         raise error.at(where) from None
 
 
-def _aside(row: dict[str, Any], taken: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def _aside(row: dict[str, Any], graded_values: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The same; columns of others that have the names of those that grading writes (`score`) move under `meta`."""
-    taken = {key: row[key] for key in GRADED_KEYS if key in row} if taken is None else taken
+    graded_values = (
+        {key: row[key] for key in GRADED_KEYS if key in row} if graded_values is None else graded_values
+    )
     meta = row.get("meta")
-    if not taken or not isinstance(meta, dict | None):
+    if not graded_values or not isinstance(meta, dict | None):
         return row
     return {
-        **{key: value for key, value in row.items() if key not in taken},
-        "meta": {**taken, **(meta or {})},
+        **{key: value for key, value in row.items() if key not in graded_values},
+        "meta": {**graded_values, **(meta or {})},
     }
 
 

@@ -341,7 +341,7 @@ class _ByTurn(_WithoutCritic):
         if read.any():
             conversations = turns.Turns(
                 rewards=rewards[read],
-                taken=batch.has_step[read],
+                present=batch.has_step[read],
                 outcome=batch.outcome[read],
                 groups=batch.groups[read],
             )
