@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 from ports import lasting_port
 from stepmark.annotation.app import build_app
 from stepmark.annotation.items import Item
-from stepmark.annotation.labels import AnnotatorMarks
+from stepmark.annotation.marks import AnnotatorMarks
 from stepmark.annotation.project import Project
 from stepmark.annotation.store import Store, changes
 from stepmark.records import Problem, Solution, Step

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from annotation_marks import marks_of_first_error, marks_of_ratings
-from stepmark.annotation.agreement import (
+from stepmark.annotation.disputes import (
     disputes,
     project_progress,
     severity,
@@ -18,7 +18,7 @@ from stepmark.annotation.agreement import (
     step_agreement,
 )
 from stepmark.annotation.items import Item
-from stepmark.annotation.labels import AnnotatorMarks, Decision, Marks
+from stepmark.annotation.marks import AnnotatorMarks, Decision, Marks
 from stepmark.errors import InputError
 from stepmark.records import Solution
 

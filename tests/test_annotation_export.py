@@ -12,7 +12,7 @@ import pytest
 from annotation_marks import marks_of_first_error, marks_of_ratings
 from stepmark.annotation.export import Exporting, export
 from stepmark.annotation.items import Item
-from stepmark.annotation.labels import AnnotatorMarks, Decision
+from stepmark.annotation.marks import AnnotatorMarks, Decision
 from stepmark.annotation.project import Project
 from stepmark.data.formats.rows import Counts
 from stepmark.data.labelled import read_labelled, write_labelled

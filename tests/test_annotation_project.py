@@ -11,7 +11,7 @@ import pytest
 from annotation_marks import fold, marks_of_first_error
 from stepmark.annotation.export import Exporting, export
 from stepmark.annotation.items import read_items
-from stepmark.annotation.labels import AnnotatorMarks, Change
+from stepmark.annotation.marks import AnnotatorMarks, Change
 from stepmark.annotation.project import load_project
 from stepmark.data.formats.rows import Counts, ReaderSettings
 from stepmark.data.labelled import read_labelled, write_labelled

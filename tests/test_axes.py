@@ -9,7 +9,7 @@ import pytest
 import stepmark
 from stepmark.annotation.export import export
 from stepmark.annotation.items import items_of_file
-from stepmark.annotation.labels import AnnotatorMarks, Change, Marks, ratings_of
+from stepmark.annotation.marks import AnnotatorMarks, Change, Marks, ratings_of
 from stepmark.annotation.project import Project
 from stepmark.annotation.store import Store
 from stepmark.data.formats.own import to_row

@@ -12,6 +12,7 @@ import pytest
 import stepmark
 from stepmark.cli import main
 from stepmark.evaluation import best_of_n as best_of_n_report
+from stepmark.evaluation.base import Run
 from stepmark.evaluation.best_of_n import (
     BestOfNAccuracy,
     candidate_sets,
@@ -20,7 +21,6 @@ from stepmark.evaluation.best_of_n import (
     statistic,
 )
 from stepmark.evaluation.cases import Case
-from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import Figure, html, measured, read_result, write_json
 from stepmark.evaluation.scores import CaseScores, Sheet, read_scores
 from stepmark.evaluation.sources import read_cases

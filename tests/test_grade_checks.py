@@ -14,7 +14,7 @@ from score_servers import InProcess
 from stepmark.cli import main
 from stepmark.errors import BackendError, InputError, SettingError
 from stepmark.models.prm import Grade, first_error
-from stepmark.models.remote.prm import RemotePRM
+from stepmark.models.remote.client import RemotePRM
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import Finding
 from stepmark.report.terminal import solution_lines

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import stepmark
 from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.base import Run
 from stepmark.evaluation.benchmarks.processbench import ProcessBench
 from stepmark.evaluation.cases import Case, ratings_until
-from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import as_markdown, html, write_json
 from stepmark.evaluation.scores import CaseScores, Sheet, read_scores
 from stepmark.evaluation.sources import read_cases

@@ -83,8 +83,8 @@ def test_every_name_of_a_package_is_there_and_documented(package):
 
 def test_packages_hold_the_methods_of_the_verbs():
     pytest.importorskip("torch")
-    from stepmark.labels.methods import METHODS as LABELLERS
-    from stepmark.rl.credit.methods import CREDITS
+    from stepmark.labels.labellers import METHODS as LABELLERS
+    from stepmark.rl.credit.assignment import CREDITS
     from stepmark.searches.methods import METHODS as SEARCHES
     from stepmark.training.objectives import OBJECTIVES
 

@@ -28,8 +28,7 @@ from hypothesis import strategies as st
 import stepmark
 from stepmark.errors import UsageError
 from stepmark.rl.adapters import verifiers
-from stepmark.rl.adapters.completions import batch_of_rows, estimator, row_of, token_row
-from stepmark.rl.adapters.turns import rate_turns, turn_spans
+from stepmark.rl.adapters.rating import batch_of_rows, estimator, rate_turns, row_of, token_row, turn_spans
 
 WORDS = ["look", " up", "add", " them", "7", " apples", "A=3", " B=4", "<eos>", "<tool>"]
 CONTROL = {"<eos>", "<tool>"}
@@ -91,7 +90,7 @@ def test_the_methods_are_the_functions():
     turns = stepmark.rl.turns
     batch = turns.Turns(
         rewards=torch.tensor([[0.75, 0.5], [0.25, 0.0], [1.25, 0.0]]),
-        taken=torch.tensor([[True, True], [True, True], [True, False]]),
+        present=torch.tensor([[True, True], [True, True], [True, False]]),
         outcome=torch.tensor(OUTCOMES),
         groups=torch.zeros(3, dtype=torch.int64),
     )

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from stepmark.errors import UsageError
+from stepmark.evaluation.base import Run
 from stepmark.evaluation.cases import Case, ratings_until
-from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.perturbations import PERTURBATIONS
 from stepmark.evaluation.robustness import (
     Robustness,

@@ -172,8 +172,8 @@ class Progress:
         if seconds > 0 and (rate or tokens):
             parts.append(f"{tokens / seconds:,.0f} tokens/s")
         parts += self._facts()
-        if rate and (left := self.seconds_left) is not None:
-            parts.append(f"{clock_face(left)} left")
+        if rate and (remaining := self.seconds_left) is not None:
+            parts.append(f"{clock_face(remaining)} left")
         return ", ".join(parts)
 
 

@@ -79,8 +79,8 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _escaped(found: re.Match[str]) -> str:
-    code = ord(found.group())
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match.group())
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 

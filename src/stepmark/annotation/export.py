@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from stepmark.annotation.items import Item, Suggestion
-from stepmark.annotation.labels import AnnotatorMarks, Decision, item_first
+from stepmark.annotation.marks import AnnotatorMarks, Decision, item_first
 from stepmark.annotation.project import Project
 from stepmark.data.formats.potato import AI, CONFIRMED
 from stepmark.data.formats.prm800k import IN_META

@@ -1,6 +1,8 @@
 from typing import Any
 
 from stepmark.data.reading import read_rows as read_rows
+from stepmark.evaluation.base import Evaluation as Evaluation
+from stepmark.evaluation.base import Run as Run
 from stepmark.evaluation.best_of_n import BestOfNAccuracy as BestOfNAccuracy
 from stepmark.evaluation.calibration import Calibration as Calibration
 from stepmark.evaluation.cases import Case as Case
@@ -10,8 +12,6 @@ from stepmark.evaluation.cases import unique as unique
 from stepmark.evaluation.comparison import compare as compare
 from stepmark.evaluation.disagreement import Disagreement as Disagreement
 from stepmark.evaluation.drift import Drift as Drift
-from stepmark.evaluation.evaluation import Evaluation as Evaluation
-from stepmark.evaluation.evaluation import Run as Run
 from stepmark.evaluation.labels import LabelAgreement as LabelAgreement
 from stepmark.evaluation.result import EvaluationResult as EvaluationResult
 from stepmark.evaluation.result import Figure as Figure

@@ -17,8 +17,8 @@ import numpy as np
 from stepmark.data.labelled import read_labelled
 from stepmark.data.reading import Row, Source, read_rows
 from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.base import INTERVALS, Evaluation, Run, counted
 from stepmark.evaluation.cases import Case, first_error, unique
-from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, counted
 from stepmark.evaluation.result import EvaluationResult, Figure, Item, shown
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.evaluation.thresholds import ThresholdRule, check_asked, policies

@@ -59,8 +59,8 @@ from pydantic import Field
 from stepmark.backends.replies import ReplyFile
 from stepmark.data.steps.splitting import check_way
 from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.base import INTERVALS, Evaluation, Run, check_same
 from stepmark.evaluation.cases import Case
-from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, check_same
 from stepmark.evaluation.result import EvaluationResult, Figure, Item, made_folder, shown
 from stepmark.evaluation.scores import CaseScores, Sheet, score_lengths, wrong_count
 from stepmark.evaluation.sources import read_cases
@@ -79,7 +79,7 @@ from stepmark.metrics.binary import weighted_auc
 from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic, shares
 from stepmark.models.lazy import Lazy
 from stepmark.models.policies import Policy, policy_identity
-from stepmark.problems.sources import read_problems
+from stepmark.problems.loading import read_problems
 from stepmark.progress import Progress
 from stepmark.records import ScoreKind, StepScores
 from stepmark.report.evaluation import Examples, Report, Section

@@ -20,8 +20,8 @@ from pydantic import Field
 
 from stepmark.data.reading import read_rows
 from stepmark.errors import UsageError
+from stepmark.evaluation.base import INTERVALS, Evaluation, Run, counted
 from stepmark.evaluation.cases import Case, Neutral, step_labels, unique
-from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, counted
 from stepmark.evaluation.result import EvaluationResult, Item, shown
 from stepmark.evaluation.scores import Sheet, check_how, score_lengths, solution_score
 from stepmark.evaluation.sources import read_cases, read_prmbench

@@ -15,8 +15,8 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 from stepmark.errors import UsageError
+from stepmark.evaluation.base import Evaluation, Run, counted
 from stepmark.evaluation.cases import Case, Neutral, first_error, step_labels
-from stepmark.evaluation.evaluation import Evaluation, Run, counted
 from stepmark.evaluation.result import EvaluationResult, Figure, Item
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.evaluation.sources import read_cases

@@ -20,8 +20,8 @@ from pydantic import Field
 from stepmark.data.columns import Columns
 from stepmark.data.reading import Source
 from stepmark.errors import UsageError
+from stepmark.evaluation.base import Evaluation, Run, counted
 from stepmark.evaluation.cases import Case, unique
-from stepmark.evaluation.evaluation import Evaluation, Run, counted
 from stepmark.evaluation.result import EvaluationResult, Item, shown
 from stepmark.evaluation.scores import CaseScores, Sheet, check_how, solution_score
 from stepmark.evaluation.sources import read_cases

@@ -19,9 +19,9 @@ import numpy as np
 
 from stepmark.data.reading import Row, Source, read_rows
 from stepmark.errors import InputError
+from stepmark.evaluation.base import Run, counted
 from stepmark.evaluation.benchmark import Rated, Ratings, rated, ratings_to, steps_of, text_of
 from stepmark.evaluation.cases import Case, first_error
-from stepmark.evaluation.evaluation import Run, counted
 from stepmark.evaluation.result import Figure, Item
 from stepmark.evaluation.scores import Sheet
 from stepmark.evaluation.thresholds import check_neutral

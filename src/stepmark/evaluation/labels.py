@@ -30,9 +30,9 @@ from stepmark.data.formats.rows import LabelledRow
 from stepmark.data.labelled import read_labelled
 from stepmark.data.reading import Source
 from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.base import INTERVALS, Evaluation, Run
 from stepmark.evaluation.benchmark import Ratings, places, ratings_of
 from stepmark.evaluation.cases import Case, unique
-from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run
 from stepmark.evaluation.first_errors import distance_table, harmonic
 from stepmark.evaluation.result import EvaluationResult, Figure, Item, shown
 from stepmark.evaluation.scores import CaseScores

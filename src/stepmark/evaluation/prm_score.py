@@ -25,9 +25,9 @@ from pydantic import Field
 
 from stepmark.data.reading import Source
 from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.base import Run
 from stepmark.evaluation.benchmark import Benchmark, places
 from stepmark.evaluation.cases import Case, first_error, step_labels
-from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import EvaluationResult, Figure, Item, shown
 from stepmark.evaluation.scores import CaseScores, Sheet, score_lengths
 from stepmark.evaluation.sources import read_prmbench

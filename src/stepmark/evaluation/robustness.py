@@ -36,8 +36,8 @@ import numpy.typing as npt
 from pydantic import Field
 
 from stepmark.errors import UsageError
+from stepmark.evaluation.base import INTERVALS, Evaluation, Run
 from stepmark.evaluation.cases import Case, first_error
-from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run
 from stepmark.evaluation.perturbations import PERTURBATIONS, Perturbed, perturbation, perturbed
 from stepmark.evaluation.result import EvaluationResult, Item, shown
 from stepmark.evaluation.scores import CaseScores, Sheet, solution_score

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from stepmark.data.reading import Source, check_readable
-from stepmark.evaluation.evaluation import Evaluation, Run, load_evaluation, settings_of
+from stepmark.evaluation.base import Evaluation, Run, load_evaluation, settings_of
 from stepmark.evaluation.result import EvaluationResult
 from stepmark.evaluation.sources import files_of
 from stepmark.models.lazy import UNSAID, Lazy, note_idle

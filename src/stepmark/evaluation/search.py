@@ -23,22 +23,22 @@ from pydantic import Field
 from stepmark.backends import ReplyStore
 from stepmark.backends.replies import ReplyFile
 from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.base import INTERVALS, Evaluation, Run
 from stepmark.evaluation.best_of_n import between
-from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run
 from stepmark.evaluation.result import EvaluationResult, Item, made_folder, shown
 from stepmark.evaluation.views import Cell, Column, Figures, series_of, starred, table_of, tiles_of
 from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic
 from stepmark.models.lazy import Lazy
-from stepmark.problems.sources import read_problems
+from stepmark.problems.loading import read_problems
 from stepmark.records import Problem, Refusal
 from stepmark.report.evaluation import Report, Section
 from stepmark.report.plots import Lines
 from stepmark.report.tables import Table
 from stepmark.searches.base import Budget, Candidate, Grading, Searching, SearchResult, Steps
-from stepmark.searches.best_of_n import SampledSearch
 from stepmark.searches.methods import METHODS, load_search, remade
 from stepmark.searches.run import Models, models_of
 from stepmark.searches.run import run as run_search
+from stepmark.searches.sampled import SampledSearch
 from stepmark.settings import settings
 from stepmark.store import held
 from stepmark.verifiers.base import Verifier, isolation_note, isolation_of, open_verifier

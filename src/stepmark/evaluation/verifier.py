@@ -24,7 +24,7 @@ from pydantic import Field
 from stepmark.data.columns import Columns, identifier, reference_answer
 from stepmark.data.reading import Row, Source, read_rows
 from stepmark.errors import InputError, UsageError
-from stepmark.evaluation.evaluation import Evaluation, Run, counted
+from stepmark.evaluation.base import Evaluation, Run, counted
 from stepmark.evaluation.result import EvaluationResult, Figure, Item, shown
 from stepmark.evaluation.views import Cell, Column, table_of, tile
 from stepmark.metrics.intervals import Statistic, ratio_statistic, wilson

@@ -87,7 +87,9 @@ class View:
             self.labelled.judgements, self.ratings, self.confidences, strict=True
         ):
             # Made anew, not twice: a view is no evidence.
-            judgements = [one for one in own if (one.judge, one.axis) != (name, self.axis)]
+            judgements = [
+                judgement for judgement in own if (judgement.judge, judgement.axis) != (name, self.axis)
+            ]
             if rating is not None:
                 judgements.append(
                     Judgement(

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from stepmark.backends import Prompt
 from stepmark.errors import CheckpointError, InputError, MarkerInTextError, TooLongError, UsageError
+from stepmark.models.packed_tree import Ints, common_prefix
 from stepmark.models.spec import (
     SPEC_FILE,
     ChatLayout,
@@ -35,7 +36,6 @@ from stepmark.models.spec import (
     Space,
     TextLayout,
 )
-from stepmark.models.tree import Ints, common_prefix
 from stepmark.records import MessageSpan, Solution, Step
 from stepmark.words import amount
 

@@ -25,8 +25,8 @@ from torch import Tensor
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.models import attention
 from stepmark.models.backbone import token_limit
+from stepmark.models.packed_tree import Ints, PackedTree, Pass, common_prefix, pack, passes
 from stepmark.models.prm import Ledger
-from stepmark.models.tree import Ints, PackedTree, Pass, common_prefix, pack, passes
 from stepmark.words import amount
 
 Kept = dict[Any, tuple[Tensor, Tensor]]

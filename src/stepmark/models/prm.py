@@ -316,7 +316,7 @@ class PRM:
             checks=checks,
             keep_going=keep_going,
         )
-        return sorted(graded, key=lambda one: rank_key(one.score, refuted=one.refuted))
+        return sorted(graded, key=lambda solution: rank_key(solution.score, refuted=solution.refuted))
 
     def watch(
         self,

@@ -234,13 +234,13 @@ class Watch:
         )
         if first < 0 or not all(weak):
             return seen
-        told = [item for feedback in self._feedback[first:] for item in feedback]
-        failed = ", ".join(dict.fromkeys(item.criterion for item in told))
+        items = [item for feedback in self._feedback[first:] for item in feedback]
+        failed = ", ".join(dict.fromkeys(item.criterion for item in items))
         why = f"{amount(rule.patience, 'turn')} in a row under {rule.threshold:g}"
         if failed:
             why = f"{amount(rule.patience, 'weak turn')}: {failed}"
         if not self._left:
             return replace(seen, advice="stop", why=f"{why}, and no return is left")
         self._left -= 1
-        message = " ".join(dict.fromkeys(item.sentence for item in told)) or None
+        message = " ".join(dict.fromkeys(item.sentence for item in items)) or None
         return replace(seen, advice="go back", to=first, why=why, message=message)

@@ -20,7 +20,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field
 
 from stepmark.errors import InputError, UsageError
-from stepmark.problems.sources import Worked
+from stepmark.problems.loading import Worked
 from stepmark.records import Problem, Solution, Step, record_row
 from stepmark.settings import checked
 from stepmark.store import Results, atomic_rows, check_outputs, is_stream

@@ -3,7 +3,7 @@
 A colour is always shown with the number and a bar, so nothing is lost in grey print or to a colour-blind
 eye; the red leans to vermilion and the green to blue, which keeps them apart for the common forms of it. Text
 on a tint has a contrast of at least 4.5:1 (WCAG 2.2, criterion 1.4.3, level AA) in both modes; bars have at
-least 3:1 against the page (criterion 1.4.11). `tests/test_show.py` measures both over the whole scale.
+least 3:1 against the page (criterion 1.4.11). `tests/test_report_fragments.py` measures both over the whole scale.
 """
 
 from __future__ import annotations

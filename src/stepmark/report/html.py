@@ -241,10 +241,10 @@ def text_html(text: str, *, language: str | None = None) -> str:
 def _boxed(marked_up: str, style: str = "") -> str:
     """Marked-up text with the number of each invisible character after it; no tag of ours has such a character."""
 
-    def box(found: re.Match[str]) -> str:
-        code = code_point(found[0])
-        title = f"{code} {unicodedata.name(found[0], '')}".strip()
-        return f'{found[0]}<bdi class="codepoint" title="{title}, an invisible character"{style}>{code}</bdi>'
+    def box(match: re.Match[str]) -> str:
+        code = code_point(match[0])
+        title = f"{code} {unicodedata.name(match[0], '')}".strip()
+        return f'{match[0]}<bdi class="codepoint" title="{title}, an invisible character"{style}>{code}</bdi>'
 
     return INVISIBLE.sub(box, marked_up)
 

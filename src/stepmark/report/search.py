@@ -259,10 +259,10 @@ def _node(group: Sequence[TraceNode], places: Mapping[int, int], view: SearchVie
         # A proof is red, whatever a score would say.
         "level": colour.level_class(0.0 if node.refuted else view.place(node.score)),
         "state": node.state,
-        "round": min(one.round for one in group),
+        "round": min(member.round for member in group),
     }
     if len(group) > 1:
-        result.update(times=len(group), ids=[one.number for one in group[1:]])
+        result.update(times=len(group), ids=[member.number for member in group[1:]])
     marked = text_html(node.step)
     if marked != esc(node.step):
         result["html"] = marked
@@ -277,7 +277,7 @@ def _node(group: Sequence[TraceNode], places: Mapping[int, int], view: SearchVie
     if node.value is not None:
         result["value"] = number(node.value)
     for name, key in (("policy", "policy_tokens"), ("prm", "prm_tokens"), ("visits", "visits")):
-        counts = [getattr(one, key) for one in group]
+        counts = [getattr(member, key) for member in group]
         if None not in counts:
             result[name] = sum(counts)
     return result

@@ -130,13 +130,13 @@ def terminal(table: Table) -> RenderableType:
             yield text(table.title, "bold")
         columns = [[text(cell) for cell in column] for column in zip(table.columns, *table.rows, strict=True)]
         # A number is not broken: only what stands to the left gives way, down to what can still be read.
-        kept = [
+        widths = [
             min(width, _FOLDED) if side == "left" else width
             for width, side in zip(
                 (max(cell.cell_len for cell in column) for column in columns), table.alignment, strict=True
             )
         ]
-        if sum(kept) + _GAP * (len(kept) - 1) > options.max_width:
+        if sum(widths) + _GAP * (len(widths) - 1) > options.max_width:
             for row in table.rows:
                 yield text(row[0], "bold")
                 for name, cell in zip(table.columns[1:], row[1:], strict=True):

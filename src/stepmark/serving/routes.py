@@ -24,6 +24,8 @@ from stepmark.errors import InputError, SettingError, UnknownNameError, UsageErr
 from stepmark.metrics.aggregate import rank_key
 from stepmark.models.prm import PRM, Grade, graded, to_row
 from stepmark.models.remote.wire import (
+    ClassifyRequest,
+    ClassifyResponse,
     ErrorResponse,
     ModelsResponse,
     PoolingRequest,
@@ -39,6 +41,7 @@ from stepmark.models.remote.wire import (
     StatusResponse,
 )
 from stepmark.records import Refusal, Solution, StepScores
+from stepmark.serving.backend import Rows
 from stepmark.serving.errors import Refused, invalid, refused_input
 from stepmark.serving.metrics import CONTENT_TYPE
 from stepmark.serving.service import Service, within
@@ -188,6 +191,38 @@ async def pooling(request: Request, body: PoolingRequest) -> Response:
 
     For PRMs with a head of their own that run in the server's process.
     """
+    service, rows = await _rows(request, body)
+    data = [
+        {"index": index, "object": "pooling", "data": [list(row) for row in one.rows]}
+        for index, one in enumerate(rows)
+    ]
+    return _listed("pool", service, data, rows)
+
+
+@router.post(
+    "/classify", tags=["scores"], summary="Labels at the last token (vLLM)", **described(ClassifyResponse)
+)
+async def classify(request: Request, body: ClassifyRequest) -> Response:
+    """What vLLM answers for a classifier: the probability of each label at the last token of a text or of token ids.
+
+    Texts are tokenized as they stand, control tokens included: the client renders the chat template. For PRMs with a head of their own that run in
+    the server's process.
+    """
+    service, rows = await _rows(request, body, last=True)
+    names = service.batcher.backend.labels
+    data = []
+    for index, one in enumerate(rows):
+        [probs] = one.rows
+        best = max(range(len(probs)), key=probs.__getitem__)
+        label = names[best] if names else f"LABEL_{best}"
+        data.append({"index": index, "label": label, "probs": list(probs), "num_classes": len(probs)})
+    return _listed("classify", service, data, rows)
+
+
+async def _rows(
+    request: Request, body: PoolingRequest | ClassifyRequest, *, last: bool = False
+) -> tuple[Service, list[Rows]]:
+    """The head's rows for the sequences of a request."""
     service = service_of(request)
     check_model(service.name, body.model)
     if not service.batcher.backend.pooling:
@@ -195,17 +230,22 @@ async def pooling(request: Request, body: PoolingRequest) -> Response:
             f"{service.name!r} has no head whose rows could be given; ask /v1/score, which answers for every PRM"
         )
     _check_count(service, "input", body.input)
+    activation = body.use_activation is not False
     async with within(body.timeout or service.settings.timeout):
-        pooled = await service.batcher.rows(body.input, activation=body.use_activation is not False)
-    data, tokens = [], 0
-    for index, rows in enumerate(pooled):
-        if isinstance(rows, InputError):
-            raise refused_input(type(rows)(rows.message, field=f"input.{index}"))
-        data.append({"index": index, "object": "pooling", "data": [list(row) for row in rows.rows]})
-        tokens += rows.tokens
+        results = await service.batcher.rows(body.input, activation=activation, last=last)
+    rows: list[Rows] = []
+    for index, result in enumerate(results):
+        if isinstance(result, InputError):
+            raise refused_input(type(result)(result.message, field=f"input.{index}"))
+        rows.append(result)
+    return service, rows
+
+
+def _listed(kind: str, service: Service, data: list[dict[str, Any]], rows: Sequence[Rows]) -> Response:
+    tokens = sum(one.tokens for one in rows)
     return JSONResponse(
         {
-            "id": f"pool-{next(_numbers)}",
+            "id": f"{kind}-{next(_numbers)}",
             "object": "list",
             "created": int(time.time()),
             "model": service.name,

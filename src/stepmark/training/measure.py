@@ -12,8 +12,8 @@ from stepmark.metrics.binary import auc
 from stepmark.metrics.first_error import FirstErrorAccuracy, best_threshold, first_errors
 from stepmark.metrics.scaling import logit, platt, sigmoid
 from stepmark.models.spec import ScoringSpec, store_calibration
-from stepmark.training.comparison import HeldOut
 from stepmark.training.examples import Dropped, Example, known_value
+from stepmark.training.held_out import HeldOut
 from stepmark.words import amount
 
 if TYPE_CHECKING:

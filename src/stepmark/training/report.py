@@ -23,9 +23,9 @@ from stepmark.models.spec import (
 )
 from stepmark.report.evaluation import Report, Section, Tile, evaluation_html
 from stepmark.report.plots import Lines, Series
-from stepmark.training.checkpoint import Written
-from stepmark.training.comparison import CHANCE
+from stepmark.training.held_out import CHANCE
 from stepmark.training.measure import Trained
+from stepmark.training.saving import Written
 from stepmark.version import __version__
 from stepmark.words import amount
 

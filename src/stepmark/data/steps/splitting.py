@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import overload
 
 from stepmark.data.steps import lines as borders
-from stepmark.data.steps.code import code_cuts, looks_like_code
+from stepmark.data.steps.code_cuts import code_cuts, looks_like_code
 from stepmark.data.steps.lines import Span
 from stepmark.data.steps.thoughts import Reasoning, ThoughtSection, limit_cuts, sections, turn_cuts
 from stepmark.errors import InputError, UsageError

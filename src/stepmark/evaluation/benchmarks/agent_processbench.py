@@ -21,9 +21,9 @@ from typing import Any, ClassVar, Literal
 
 from stepmark.data.reading import Row, Source, read_rows
 from stepmark.data.solutions import solutions_of
+from stepmark.evaluation.base import Run
 from stepmark.evaluation.benchmark import PublishedTable, Rated, Ratings, rated
 from stepmark.evaluation.cases import Case
-from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import Item
 from stepmark.metrics.first_error import first_wrong
 from stepmark.metrics.intervals import Statistic, ratio_statistic

@@ -17,9 +17,9 @@ from typing import ClassVar, Literal
 from stepmark.data.conversations import read_messages
 from stepmark.data.reading import Row, Source, read_rows
 from stepmark.errors import InputError
+from stepmark.evaluation.base import Run
 from stepmark.evaluation.benchmark import Benchmark, PublishedTable, rated
 from stepmark.evaluation.cases import Case
-from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import EvaluationResult, Figure, Item, shown
 from stepmark.evaluation.scores import Sheet
 from stepmark.evaluation.views import unreadable

@@ -39,7 +39,6 @@ Timeout = Annotated[float, Field(gt=0, le=MOST_SECONDS)]
 NotBlank = Annotated[Text, Field(pattern=r"\S")]
 Texts = Annotated[list[Text], Field(fail_fast=True)]
 Limit = Annotated[int, Field(ge=1)]
-UNKNOWN_LIMIT = 2**31
 
 
 def examples(*rows: dict[str, Any]) -> ConfigDict:
@@ -203,7 +202,18 @@ def _several(value: Any) -> Any:
 Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1, fail_fast=True)]
 
 
-class PoolingRequest(Request):
+class _TokensRequest(Request):
+    model: str | None = None
+    """The served model's name. Default: the one that is served."""
+    use_activation: bool | None = None
+    """Probabilities (true, the default) or the head's raw logits (false)."""
+    user: str | None = None
+    """Ignored."""
+    timeout: Timeout | None = None
+    """Seconds until the answer is no longer wanted (504 afterwards)."""
+
+
+class PoolingRequest(_TokensRequest):
     """vLLM's request for the rows of a token classifier's head. It is for clients that have the tokenizer; others use /v1/score."""
 
     model_config = examples(
@@ -217,18 +227,23 @@ class PoolingRequest(Request):
 
     input: Annotated[list[Tokens], BeforeValidator(_several)] = Field(min_length=1, fail_fast=True)
     """Token ids of several sequences, or of a single one."""
-    model: str | None = None
-    """The served model's name. Default: the one that is served."""
     task: Literal["token_classify"] | None = None
     """The only task there is: a row of the head at each step mark."""
-    use_activation: bool | None = None
-    """Probabilities (true, the default) or the head's raw logits (false)."""
     encoding_format: Literal["float"] | None = None
     """Numbers as JSON has them."""
-    user: str | None = None
-    """Ignored."""
-    timeout: Timeout | None = None
-    """Seconds until the answer is no longer wanted (504 afterwards)."""
+
+
+def _texts(value: Any) -> Any:
+    return [value] if isinstance(value, str) else _several(value)
+
+
+class ClassifyRequest(_TokensRequest):
+    """vLLM's request for the probabilities of a classifier at the last token, such as the client of OpenHands' critic sends."""
+
+    model_config = examples({"model": "my-critic", "input": "<|im_start|>user\nFix f.<|im_end|>\n"})
+
+    input: Annotated[list[NotBlank | Tokens], BeforeValidator(_texts)] = Field(min_length=1, fail_fast=True)
+    """Texts (with their control tokens) or token ids: several, or a single one."""
 
 
 class ErrorBody(Response):
@@ -378,6 +393,19 @@ class PoolingRows(Response):
     """One row a step mark in the sequence, in order; one number a class."""
 
 
+class ClassifyRow(Response):
+    """The probabilities of one sequence."""
+
+    index: int = Field(ge=0)
+    """Which sequence of the request, from 0."""
+    label: str
+    """The label with the highest probability."""
+    probs: list[float]
+    """One a label."""
+    num_classes: int
+    """How many labels there are."""
+
+
 class PoolingUsage(Response):
     """Tokens of the request."""
 
@@ -389,9 +417,7 @@ class PoolingUsage(Response):
     """None are written."""
 
 
-class PoolingResponse(Response):
-    """Rows of the head, in vLLM's shape."""
-
+class _ListResponse(Response):
     id: str
     """A name of this answer."""
     object: Literal["list"] = "list"
@@ -399,9 +425,21 @@ class PoolingResponse(Response):
     """Unix time in seconds."""
     model: str
     """The served model's name."""
+    usage: PoolingUsage
+
+
+class PoolingResponse(_ListResponse):
+    """Rows of the head, in vLLM's shape."""
+
     data: list[PoolingRows]
     """One entry a sequence."""
-    usage: PoolingUsage
+
+
+class ClassifyResponse(_ListResponse):
+    """Probabilities at the last token, in vLLM's shape."""
+
+    data: list[ClassifyRow]
+    """One entry a sequence."""
 
 
 class PRMFacts(Response):
@@ -419,18 +457,14 @@ class PRMFacts(Response):
     """Under it a step is an error unless a request says otherwise; null: scores have no such point."""
     default_checks: str = "none"
     """Exact checks that run beside the PRM unless a request says otherwise: all, none, or names with commas between them."""
-    family: str | None = None
-    """How the checkpoint is read; null for PRMs that are no checkpoint."""
     max_tokens: int | None = None
     """The most that the PRM reads of one solution; null: unknown, or unlimited."""
     prefix_cache: bool = False
     """Whether a prefix that was read before is not computed again; false: the whole prefix for each step."""
     pooling: bool
-    """Whether /pooling is answered."""
-    max_solutions: Limit = UNKNOWN_LIMIT
+    """Whether /pooling and /classify are answered."""
+    max_solutions: Limit = 2**31
     """Solutions in one request."""
-    max_body: Limit = UNKNOWN_LIMIT
-    """Bytes in one request."""
 
 
 class ModelEntry(Response):

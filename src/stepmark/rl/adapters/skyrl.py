@@ -14,10 +14,9 @@ from typing import Any
 
 from stepmark.errors import MissingExtraError, UsageError
 from stepmark.models.prm import PRM
-from stepmark.rl.adapters.completions import CARRIED, estimator, figures, problem_of, row_of
-from stepmark.rl.adapters.turns import rate_turns
+from stepmark.rl.adapters.rating import CARRIED, estimator, figures, problem_of, rate_turns, row_of
 from stepmark.rl.credit import Credit
-from stepmark.rl.credit.methods import CREDITS
+from stepmark.rl.credit.assignment import CREDITS
 
 try:
     from skyrl.backends.skyrl_train.utils.ppo_utils import register_advantage_estimator

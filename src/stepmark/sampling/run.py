@@ -28,7 +28,7 @@ from stepmark.data.reading import Source, read_rows
 from stepmark.errors import InputError
 from stepmark.models.lazy import Bits, Lazy, arguments_of, check_models
 from stepmark.models.policies import Dtype, PolicyLike, load_policy, policy_of
-from stepmark.problems.sources import ProblemRow, problem_rows
+from stepmark.problems.loading import ProblemRow, problem_rows
 from stepmark.progress import Progress
 from stepmark.records import SAMPLE_FACTS, Problem, SampledSolution, record_row
 from stepmark.sampling import Sampled, Sampling, sample_and_judge
@@ -46,7 +46,7 @@ from stepmark.verifiers.base import (
 from stepmark.verifiers.code_sandbox import Isolation
 from stepmark.words import amount
 
-BUILD = "stepmark.sampling.problems:build"
+BUILD = "stepmark.sampling.run:build"
 """`build`, as `backends.cluster.RayWorkers` takes it."""
 
 

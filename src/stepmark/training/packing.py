@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from stepmark.errors import InputError
 from stepmark.models.encoding import Encoded, Encoder
-from stepmark.models.tree import Ints, PackedTree, common_prefix, pack
+from stepmark.models.packed_tree import Ints, PackedTree, common_prefix, pack
 from stepmark.training.examples import Dropped, Example, Target
 from stepmark.words import amount
 
@@ -161,20 +161,20 @@ def step_tokens(batch: Sequence[TrainingItem]) -> tuple[Ints, list[int]]:
     steps: list[Ints] = []
     at = 0
     for item in batch:
-        found: dict[int, Ints] = {}
+        by_place: dict[int, Ints] = {}
         for row in item.rows:
             before = row.answer
             for place, end in zip(row.reads, row.ends, strict=True):
                 if end is None:
                     continue
-                if place is not None and place not in found:
+                if place is not None and place not in by_place:
                     tokens = row.path[before:end]
                     own = row.own
-                    found[place] = at + (
+                    by_place[place] = at + (
                         tokens if own is None else tokens[own[before - row.answer : end - row.answer]]
                     )
                 before = end + 1
-        steps += [found[place] for place in range(len(item.reads))]
+        steps += [by_place[place] for place in range(len(item.reads))]
         at += len(item.tree)
     return np.concatenate(steps) if steps else np.empty(0, dtype=np.int64), [len(step) for step in steps]
 

@@ -30,7 +30,7 @@ from typing import Literal
 import numpy as np
 
 from stepmark.annotation.items import Item
-from stepmark.annotation.labels import NO_ERROR, AnnotatorMarks, Decision, Marks, item_first
+from stepmark.annotation.marks import NO_ERROR, AnnotatorMarks, Decision, Marks, item_first
 from stepmark.errors import InputError
 from stepmark.metrics.agreement import Alpha, krippendorff_alpha
 from stepmark.metrics.intervals import Floats, Interval, bootstrap, shares, wilson

@@ -27,12 +27,12 @@ METHODS = Registry(
         "rollout": "stepmark.labels.rollout:EveryStep",
         "binary": "stepmark.labels.rollout:BinarySearch",
         "bayes": "stepmark.labels.bayes:BayesianSearch",
-        "tree": "stepmark.labels.tree:RolloutTree",
+        "tree": "stepmark.labels.rollout_tree:RolloutTree",
         "judge": "stepmark.labels.judge:Judge",
         "formulas": "stepmark.labels.formulas:Formulas",
     },
     call="label",
-    wanted="a class, or a function whose call gives one, that is a frozen dataclass of its settings with a name and async label(solution, policy, verifier)",
+    expected="a class, or a function whose call gives one, that is a frozen dataclass of its settings with a name and async label(solution, policy, verifier)",
     page="extending.md",
 )
 """The library's labellers. To add one: a module with its class, which says what it needs (`LabellerNeeds`), and a line here."""
@@ -109,7 +109,7 @@ async def label_group(
         (solution,) = group
         labelling = labeller.label(solution, writes, compares)
         if not inspect.isawaitable(labelling):
-            raise UsageError(f"the labeller {labeller.name}: expected {METHODS.wanted}")
+            raise UsageError(f"the labeller {labeller.name}: expected {METHODS.expected}")
         result = await labelling
         if not isinstance(result, Labelling):
             raise UsageError(

@@ -16,6 +16,7 @@ from stepmark.errors import CheckpointError, InputError
 from stepmark.models.encoding import Encoded, Encoder
 from stepmark.models.engine import Engine, windows
 from stepmark.models.heads import HeadFunction, Neutral, step_scores
+from stepmark.models.packed_tree import Ints, pack
 from stepmark.models.prm import PRM, Ledger, Session, WholePrefixSession
 from stepmark.models.session import (
     CachedSession,
@@ -27,7 +28,6 @@ from stepmark.models.session import (
     WholeSolution,
 )
 from stepmark.models.spec import LogRatioHead, ScoringSpec
-from stepmark.models.tree import Ints, pack
 from stepmark.models.watch import Growing
 from stepmark.records import Problem, Refusal, ScoreKind, Solution, StepScores
 
@@ -167,16 +167,16 @@ class LocalPRM(WindowedPRM):
 
     def _window(self, encoded: list[Encoded]) -> list[StepScores]:
         texts = [Text.of(index, WholeSolution(encoded=e)) for index, e in enumerate(encoded)]
-        some = [text for text in texts if len(text.ids)]
+        nonempty = [text for text in texts if len(text.ids)]
         reads: dict[int, Read] = {}
-        if some:
-            tree = pack([text.ids for text in some])
-            needed = [path[self.needed(text)] for text, path in zip(some, tree.paths, strict=True)]
+        if nonempty:
+            tree = pack([text.ids for text in nonempty])
+            needed = [path[self.needed(text)] for text, path in zip(nonempty, tree.paths, strict=True)]
             rows = np.unique(np.concatenate(needed))
             states = ReadRows(rows, [engine.run(tree, rows) for engine in self.engines], len(tree))
             with torch.inference_mode():
-                result = self.read(states, some, tree.paths)
-            reads = {text.index: read for text, read in zip(some, result, strict=True)}
+                result = self.read(states, nonempty, tree.paths)
+            reads = {text.index: read for text, read in zip(nonempty, result, strict=True)}
         nothing = Read(scores=[])
         return [
             self.scores_of(e, reads.get(index, nothing).scores, reads.get(index, nothing).classes)

@@ -85,11 +85,11 @@ def scores_of(row: LabelledRow) -> list[TraceScore]:
     for finding in graded.get("findings") or ():
         written = " ".join(str(finding["written"]).split())
         wrong.setdefault(finding["step"], []).append(f'"{written}" is wrong: {finding["right"]}.')
-    found = []
+    results = []
     for at, (step, score) in enumerate(zip(steps, scores, strict=True)):
         if step.id is None or score is None:
             continue
-        found.append(
+        results.append(
             TraceScore(
                 trace=trace,
                 call=step.id,
@@ -102,7 +102,7 @@ def scores_of(row: LabelledRow) -> list[TraceScore]:
         )
     if (total := graded.get("score")) is not None:
         first = graded.get("first_error")
-        found.append(
+        results.append(
             TraceScore(
                 trace=trace,
                 call=None,
@@ -115,7 +115,7 @@ def scores_of(row: LabelledRow) -> list[TraceScore]:
                 facts={**facts, "aggregate": graded.get("aggregate")},
             )
         )
-    return found
+    return results
 
 
 def _label(score: float, threshold: float | None, wrong: Sequence[str] | None) -> str | None:

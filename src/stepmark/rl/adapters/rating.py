@@ -1,6 +1,9 @@
-"""What adapters share: completions of another trainer's policy, scored step by step, and their tokens' advantages.
+"""What adapters share: completions of another trainer's policy, scored step by step or turn by turn, and their tokens' advantages.
 
-Nothing here knows of a trainer. A completion is its token ids; its text is what they decode to without control tokens.
+Nothing here knows of a trainer. A completion is its token ids; its text is what they decode to without control tokens. A conversation is
+the tokens after the prompt and a mask of those that the policy wrote. A run of written tokens is a turn; what stands between two turns
+(tool results, a user's words, the template's own) is the observation of the first of them: the PRM reads it and never rates it, and the
+loss leaves it out.
 
 Trainers that carry one tensor to their advantages get outcome and step scores in a row of token rewards (`token_row`): each step's score at
 its last token, the outcome at the completion's. That is the last step's end too, so the last step's score stands one token before it. A
@@ -24,10 +27,10 @@ from stepmark.metrics.aggregate import aggregate as aggregated
 from stepmark.metrics.aggregate import resolve_aggregate
 from stepmark.models.policies.local import Drawn
 from stepmark.models.prm import PRM
-from stepmark.records import Problem, Refusal, Solution
+from stepmark.records import Problem, Refusal, Solution, Step
 from stepmark.rl.batch import Batch
 from stepmark.rl.credit import Credit
-from stepmark.rl.rewarding import RewardedCompletion, batch_of, scored, step_spans, token_offsets
+from stepmark.rl.rewarding import RewardedCompletion, StepSpans, batch_of, scored, step_spans, token_offsets
 from stepmark.words import amount
 
 
@@ -96,6 +99,64 @@ def rate(
     return rated if prm is None else scored(rated, prm)
 
 
+def turn_spans(written: Sequence[int] | Sequence[bool]) -> tuple[tuple[int, int], ...]:
+    """The first token of each turn and the one after its last, from the mask of tokens that the policy wrote."""
+    starts = [at for at, own in enumerate(written) if own and not (at and written[at - 1])]
+    ends = [at + 1 for at, own in enumerate(written) if own and not (written[at + 1 : at + 2] or (0,))[0]]
+    return tuple(zip(starts, ends, strict=True))
+
+
+def rate_turns(
+    problems: Sequence[str],
+    completions: Sequence[Sequence[int]],
+    written: Sequence[Sequence[int]] | Sequence[Sequence[bool]],
+    decode: Callable[[Sequence[int]], str],
+    *,
+    prm: PRM | None,
+) -> list[RewardedCompletion]:
+    """Conversations with a score for each turn; groups are 0 and outcomes 0, as of `rate`.
+
+    A conversation with a turn that decodes to nothing has no steps, and `refused` says so.
+
+    Args:
+        problems: of each conversation; those of one problem side by side share what the PRM reads.
+        completions: token ids after the prompt, observations among them.
+        written: of each conversation, whether the policy wrote the token; as long as its ids.
+        decode: token ids to text, without control tokens.
+        prm: scores turns; None for none.
+    """
+    rated: list[RewardedCompletion] = []
+    for problem, ids, mask in zip(problems, completions, written, strict=True):
+        spans = turn_spans(mask)
+        until = [start for start, _ in spans[1:]] + [len(ids)]
+        texts = [decode(ids[start:end]).strip() for start, end in spans]
+        blank = next((turn for turn, text in enumerate(texts) if not text), None)
+        steps = (
+            ()
+            if blank is not None
+            else tuple(
+                Step(text=text, observation=decode(ids[end:then]))
+                for text, (_, end), then in zip(texts, spans, until, strict=True)
+            )
+        )
+        rated.append(
+            RewardedCompletion(
+                problem=Problem(text=problem),
+                group=0,
+                drawn=Drawn(prompt=(), ids=tuple(ids), text=decode(ids), finish="stop"),
+                steps=steps,
+                spans=StepSpans(
+                    ends=tuple(end - 1 for _, end in spans) if steps else (),
+                    steps=tuple((turn,) for turn in range(len(steps))),
+                ),
+                verdict=None,
+                outcome=0.0,
+                refused=None if blank is None else f"turn {blank + 1} of {len(texts)} has no text",
+            )
+        )
+    return rated if prm is None else scored(rated, prm)
+
+
 def advantages(
     rated: Sequence[RewardedCompletion],
     groups: Sequence[int],
@@ -115,7 +176,7 @@ def advantages(
         groups: of each; completions of one problem share a number.
         outcomes: of each; None or NaN where nobody knows.
         tokens: width of the result, the longest completion at least.
-        written: of each completion, whether the policy wrote the token (`turns.rate_turns`); None: all of them.
+        written: of each completion, whether the policy wrote the token (`rate_turns`); None: all of them.
     """
     known = {
         row: outcome
@@ -208,7 +269,7 @@ def token_row(
 def row_of(
     rated: RewardedCompletion, outcome: float, *, written: Sequence[int] | Sequence[bool] | None = None
 ) -> list[float]:
-    """The `token_row` of a completion of `rate` or `turns.rate_turns`; steps that share their last token have the lowest of their scores."""
+    """The `token_row` of a completion of `rate` or `rate_turns`; steps that share their last token have the lowest of their scores."""
     scores = rated.scores
     each = [] if scores is None else [min(scores[step] for step in steps) for steps in rated.spans.steps]
     ends = rated.spans.ends if each else ()
@@ -259,7 +320,7 @@ def estimator(credit: Credit) -> Callable[..., tuple[Tensor, Tensor]]:
             raise UsageError(
                 "algorithm.use_kl_in_reward hides where steps end; set actor_rollout_ref.actor.use_kl_loss instead"
             )
-        batch, kept = batch_of_rows(token_level_rewards, response_mask.bool(), list(index))
+        batch, comparable = batch_of_rows(token_level_rewards, response_mask.bool(), list(index))
         if batch is None:
             raise UsageError(
                 "expected several completions of a problem, found one of each: set actor_rollout_ref.rollout.n"
@@ -270,7 +331,7 @@ def estimator(credit: Credit) -> Callable[..., tuple[Tensor, Tensor]]:
                 f"{type(credit).__name__} needs a PRM whose scores are probabilities, found one of {scores.min():g} and one of {scores.max():g}"
             )
         values = torch.zeros_like(token_level_rewards, dtype=torch.float32)
-        values[kept] = credit.assign(batch).advantages
+        values[comparable] = credit.assign(batch).advantages
         return values, values
 
     return estimate

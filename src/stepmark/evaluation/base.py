@@ -363,7 +363,7 @@ EVALUATIONS = Registry(
     {**declared(), **_OTHERS},
     call="items",
     base=lambda: Evaluation,
-    wanted="a class that is a frozen dataclass derived from stepmark.evaluation.Evaluation, with a name, items(sheet) and statistic(items)",
+    expected="a class that is a frozen dataclass derived from stepmark.evaluation.Evaluation, with a name, items(sheet) and statistic(items)",
     page="extending.md",
 )
 """The library's evaluations. A step benchmark is added by its file in `benchmarks/`, any other evaluation here."""

@@ -141,8 +141,8 @@ class RolloutTree(RolloutLabeller):
         return TreeLabels(
             given=tuple(tree.conclude(first) for first in firsts),
             rollouts=tuple(tree.conclude(path) for path in tree.paths),
-            successes=root.found.successes,
-            trials=root.found.trials,
+            successes=root.probe.successes,
+            trials=root.probe.trials,
             cost=tree.cost,
         )
 
@@ -182,7 +182,7 @@ class PrefixState:
     """A prefix that was rolled out."""
 
     steps: tuple[Step, ...]
-    found: Probe
+    probe: Probe
     visits: int = 0
 
 
@@ -248,7 +248,7 @@ class _Tree:
             holder = Solution(problem=self._problem, steps=(*steps, Step(text="-", tail="\n")))
             probed = await self._settings.try_prefix(holder, len(steps), self._policy, self._verifier)
             self.cost += probed.cost
-            self._states[text] = PrefixState(steps=steps, found=probed)
+            self._states[text] = PrefixState(steps=steps, probe=probed)
             if 0 < probed.successes < probed.trials:
                 self._add_wrong(self._states[text])
         return self._states[text]
@@ -261,11 +261,11 @@ class _Tree:
         root = self._states[""]
         if own.correct:
             return path
-        if not root.found.successes or self.spent:
+        if not root.probe.successes or self.spent:
             path.abstained = True
             return path
         if own.correct is None:
-            end = (await self.state(steps)).found
+            end = (await self.state(steps)).probe
             if end.successes or not self._settings.known(end):
                 path.abstained = not end.successes
                 return path
@@ -284,7 +284,7 @@ class _Tree:
         best = max(
             self._pool,
             key=lambda candidate: priority(
-                mc=candidate.state.found.successes / candidate.state.found.trials,
+                mc=candidate.state.probe.successes / candidate.state.probe.trials,
                 length=candidate.length,
                 visits=candidate.state.visits,
                 total=total,
@@ -311,7 +311,7 @@ class _Tree:
         )
         for steps, text in enumerate(path.texts):
             if text in self._states:
-                values[steps] = self._states[text].found
+                values[steps] = self._states[text].probe
         return Labelling(
             labelled=labelled(path.solution, values, self._settings.name, path.first_error),
             method=self._settings.name,
@@ -321,14 +321,14 @@ class _Tree:
 
     async def _search(self, path: Path, steps: tuple[Step, ...], *, low: int) -> None:
         async def at(middle: int) -> Probe:
-            return (await self.state(steps[:middle])).found
+            return (await self.state(steps[:middle])).probe
 
         first_bad = await first_bad_prefix(low, len(steps), at, self._settings.known)
         path.first_error = None if first_bad is None else first_bad - 1
         path.abstained = first_bad is None
 
     def _add_wrong(self, state: PrefixState) -> None:
-        begun, probed = prefixes(state.steps)[-1], state.found
+        begun, probed = prefixes(state.steps)[-1], state.probe
         for text, verdict, count in zip(probed.texts, probed.verdicts, probed.tokens, strict=True):
             whole = (begun + text).rstrip()
             # A rollout that adds nothing is its state's own text, and has no step to blame.

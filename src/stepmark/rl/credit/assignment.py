@@ -209,8 +209,8 @@ class MinForm(_WithoutCritic):
         tokens = at_step_ends(rewards, batch.step_ends, batch.mask.shape[1])
         if self.outcome_weight:
             verified = batch.outcome - 1
-            left = verified - leave_one_out(verified, batch.groups)
-            tokens = tokens + self.outcome_weight * at_last_token(left, batch)
+            advantage = verified - leave_one_out(verified, batch.groups)
+            tokens = tokens + self.outcome_weight * at_last_token(advantage, batch)
         return torch.where(batch.mask, to_go(tokens), 0.0)
 
 
@@ -341,7 +341,7 @@ class _ByTurn(_WithoutCritic):
         if read.any():
             conversations = turns.Turns(
                 rewards=rewards[read],
-                taken=batch.has_step[read],
+                present=batch.has_step[read],
                 outcome=batch.outcome[read],
                 groups=batch.groups[read],
             )
@@ -401,7 +401,7 @@ CREDITS = Registry(
     },
     setting="credit",
     call="assign",
-    wanted="a class, or a function whose call gives one, that is a frozen dataclass with a name, needs and assign(batch)",
+    expected="a class, or a function whose call gives one, that is a frozen dataclass with a name, needs and assign(batch)",
     page="rl.md",
 )
 """The library's credit methods by name. To add one: a class, and its name here."""

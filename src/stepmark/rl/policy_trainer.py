@@ -24,7 +24,7 @@ from stepmark.records import Problem
 from stepmark.rl.actor import Actor, Learner, Padded, padded, passes, read_rows, rows_of
 from stepmark.rl.credit import Assigned, Credit
 from stepmark.rl.credit.advantages import Estimator, kl, kl_reward
-from stepmark.rl.implicit import OnlineImplicit
+from stepmark.rl.prime import OnlineImplicit
 from stepmark.rl.rewarding import RewardedCompletion, batch_of, figures, judge, scored
 from stepmark.rl.settings import PolicyTraining
 from stepmark.sampling import Sampling, prompt_of

@@ -21,14 +21,14 @@ from stepmark.data.reading import Source, read_rows
 from stepmark.data.solutions import SolutionRow, read_solutions
 from stepmark.data.steps.splitting import check_way
 from stepmark.errors import InputError, UsageError
+from stepmark.labels.labellers import label_group, load_labeller, named_after, needs_of
 from stepmark.labels.labelling import Cost, Critiques, Labeller, Labelling, token_sum
-from stepmark.labels.methods import label_group, load_labeller, named_after, needs_of
 from stepmark.labels.report import write_labels_page
 from stepmark.models.lazy import note_idle
 from stepmark.models.policies import PolicyLike
 from stepmark.progress import Progress
 from stepmark.records import LabelledSolution, Refusal, read_record
-from stepmark.sampling.problems import Answering
+from stepmark.sampling.run import Answering
 from stepmark.settings import checked
 from stepmark.store import PartFile, Results, resumed, row_key, run_input
 from stepmark.store.runs import check_files, explained, nothing_done, working
@@ -319,7 +319,7 @@ class LabelTally:
         self.texts = texts
         self.counts: Counter[str] = Counter()
         self.failed: dict[str, Counter[str]] = {}
-        """By criterion the solutions that fail it, and the steps."""
+        """By criterion the solutions that fail it, the steps, and the solutions where it is open: no step fails it, and some have no verdict."""
         self.tokens: int | None = 0
         self.refused: list[str] = []
 
@@ -342,11 +342,12 @@ class LabelTally:
             silent = first is None and not facts["abstained"]
             wrong = any(judgement.get("rating") == -1 for step in row["judgements"] for judgement in step)
             for axis in dict.fromkeys(j["axis"] for step in row["judgements"] for j in step if "axis" in j):
-                steps = sum(
-                    any(j.get("axis") == axis and j.get("rating") == -1 for j in step)
-                    for step in row["judgements"]
-                )
-                self.failed.setdefault(axis, Counter()).update(solutions=steps > 0, steps=steps)
+                ratings = [
+                    [j.get("rating") for j in step if j.get("axis") == axis] for step in row["judgements"]
+                ]
+                steps = sum(-1 in step for step in ratings)
+                unsure = not steps and any(None in step for step in ratings)
+                self.failed.setdefault(axis, Counter()).update(solutions=steps > 0, steps=steps, open=unsure)
             self.counts.update(
                 found=first is not None and first >= 0,
                 clean=first == -1,
@@ -389,10 +390,13 @@ class LabelTally:
             f"{amount(self.counts['solutions'], 'solution')}: {n['found']} with a first error, {later}{n['clean']} without, "
             f"{n['abstained']} abstained, {n['unknown']} where the method says nothing"
         ]
-        lines += [
-            f"{axis}: fails in {amount(count['solutions'], 'solution')}, at {amount(count['steps'], 'step')}"
-            for axis, count in self.failed.items()
-        ]
+        for axis, count in self.failed.items():
+            fails = f"fails in {amount(count['solutions'], 'solution')}, at {amount(count['steps'], 'step')}"
+            unsure = f"open in {amount(count['open'], 'solution')}"
+            if count["open"] and count["open"] == self.counts["solutions"]:
+                lines.append(f"{axis}: {unsure}, all of them")
+            else:
+                lines.append(f"{axis}: {fails}{f', {unsure}' if count['open'] else ''}")
         if self.counts["others"]:
             lines.append(
                 f"{amount(self.counts['others'], 'more solution was', 'more solutions were')} labelled on the way"

@@ -68,7 +68,7 @@ EXAMPLES = {
     ),
     "evaluate labels": (
         "stepmark evaluate labels people.jsonl judge.jsonl",
-        "stepmark evaluate labels people.jsonl --prm my-prm --threshold 0.3",
+        "stepmark evaluate labels people.jsonl --judge http://localhost:8000/v1 --repeats 3",
     ),
     "evaluate compare": (
         "stepmark evaluate compare first/result.json second/result.json",
