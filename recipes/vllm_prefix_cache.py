@@ -152,7 +152,10 @@ async def serve(options: argparse.Namespace) -> None:
         usage |= {"prompt_tokens_details": {"cached_tokens": cached}}
         return {"object": "list", "model": options.checkpoint, "data": data, "usage": usage}
 
-    await uvicorn.Server(uvicorn.Config(app, host=options.host, port=options.port)).serve()
+    try:
+        await uvicorn.Server(uvicorn.Config(app, host=options.host, port=options.port)).serve()
+    finally:
+        engine.shutdown()  # else its processes go on
 
 
 def main() -> None:

@@ -15,6 +15,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from vllm_server import Vllm, needs_vllm
+
 RECIPE = Path(__file__).resolve().parents[1] / "recipes" / "vllm_prefix_cache.py"
 pytestmark = pytest.mark.skipif(not RECIPE.is_file(), reason="recipes are not here (an installed package)")
 BLOCK = 4
@@ -118,3 +120,27 @@ def test_two_requests_at_once_share_what_one_of_them_computes():
         assert cached == 20 and engine.whole == 0
 
     asyncio.run(both())
+
+
+@pytest.mark.slow
+@needs_vllm
+def test_a_growing_search_on_vllm_has_the_scores_of_the_process_and_reads_the_cache(tmp_path):
+    from stepmark import load_prm
+    from stepmark.records import Solution
+    from test_publish_vllm import TWO, written
+
+    made = written(tmp_path, "qwen2", TWO, tied=False)
+    words = [str(made.folder), "--step-tag", str(made.tag)]
+    words += ["--engine", '{"dtype": "float32", "enforce_eager": true, "block_size": 32}']
+    here = load_prm(str(made.folder), dtype="float32", device="cpu")
+    rng = random.Random(0)
+    with Vllm(words, tmp_path / "log", recipe=RECIPE) as url:
+        there = load_prm(url, tokenizer=str(made.folder))
+        beams = [()]
+        for _ in range(6):
+            steps = [" ".join(str(rng.randrange(99)) for _ in range(12)) for _ in range(8)]
+            beams = [(*rng.choice(beams), step) for step in steps]
+            solutions = [Solution.of("Ann has 3 boxes of 12 pens. " * 3, list(beam)) for beam in beams]
+            for one, other in zip(there.score_many(solutions), here.score_many(solutions), strict=True):
+                assert one.scores == pytest.approx(other.scores, abs=1e-5)
+        assert there.ledger.tokens_computed < 0.5 * there.ledger.tokens_in

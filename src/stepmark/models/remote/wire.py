@@ -39,7 +39,6 @@ Timeout = Annotated[float, Field(gt=0, le=MOST_SECONDS)]
 NotBlank = Annotated[Text, Field(pattern=r"\S")]
 Texts = Annotated[list[Text], Field(fail_fast=True)]
 Limit = Annotated[int, Field(ge=1)]
-UNKNOWN_LIMIT = 2**31
 
 
 def examples(*rows: dict[str, Any]) -> ConfigDict:
@@ -458,18 +457,14 @@ class PRMFacts(Response):
     """Under it a step is an error unless a request says otherwise; null: scores have no such point."""
     default_checks: str = "none"
     """Exact checks that run beside the PRM unless a request says otherwise: all, none, or names with commas between them."""
-    family: str | None = None
-    """How the checkpoint is read; null for PRMs that are no checkpoint."""
     max_tokens: int | None = None
     """The most that the PRM reads of one solution; null: unknown, or unlimited."""
     prefix_cache: bool = False
     """Whether a prefix that was read before is not computed again; false: the whole prefix for each step."""
     pooling: bool
     """Whether /pooling and /classify are answered."""
-    max_solutions: Limit = UNKNOWN_LIMIT
+    max_solutions: Limit = 2**31
     """Solutions in one request."""
-    max_body: Limit = UNKNOWN_LIMIT
-    """Bytes in one request."""
 
 
 class ModelEntry(Response):
