@@ -19,8 +19,8 @@ from stepmark.models.identity import (
     checkpoint_fingerprint,
     tensors_fingerprint,
 )
-from stepmark.models.load import load_prm, prm_identity
-from stepmark.models.policies import load_policy, policy_identity
+from stepmark.models.load import lazy_prm, load_prm
+from stepmark.models.policies import lazy_policy, load_policy
 
 WEIGHTS = bytes(range(256)) * 64
 
@@ -129,7 +129,7 @@ def altered(built_folder: Path, to: Path, *, file: str = "model.safetensors") ->
 def test_a_prm_is_named_without_reading_its_weights_as_it_is_with(zoo, name: str, family: str | None) -> None:
     folder = str(zoo[name].folder)
     prm = load_prm(folder, family=family, **CPU)
-    assert prm.identity == prm_identity(folder, CPU | {"family": family})
+    assert prm.identity == lazy_prm(folder, family=family, **CPU).identity
     assert prm.identity.startswith(f"{folder}#")
 
 
@@ -142,13 +142,13 @@ def test_every_setting_that_decides_a_score_decides_the_identity(zoo, tmp_path: 
         {"dtype": "float32", "outcome": True},
         {"dtype": "float32", "family": "pure"},
     ]
-    names = {prm_identity(folder, {"device": "cpu", **one}) for one in settings}
+    names = {lazy_prm(folder, device="cpu", **one).identity for one in settings}
     assert len(names) == len(settings)
     # And what decides none does not.
-    assert prm_identity(folder, CPU | {"token_budget": 64}) == prm_identity(folder, CPU)
+    assert lazy_prm(folder, token_budget=64, **CPU).identity == lazy_prm(folder, **CPU).identity
     three = str(zoo["three-class"].folder)
     read = CPU | {"family": "three-class"}
-    assert prm_identity(three, read | {"neutral": "negative"}) != prm_identity(three, read)
+    assert lazy_prm(three, neutral="negative", **read).identity != lazy_prm(three, **read).identity
 
 
 def test_a_prm_whose_weights_were_replaced_after_loading_has_no_identity(zoo, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_one_bit_of_a_model_in_memory_is_another_identity() -> None:
 
 def test_a_generative_prm_is_its_policy_and_its_settings() -> None:
     policy = load_policy("stepmark:arithmetic", device="cpu")
-    assert policy.identity == policy_identity("stepmark:arithmetic", device="cpu")
+    assert policy.identity == lazy_policy("stepmark:arithmetic", device="cpu").identity
     names = {
         generative_prm(family, policy, samples=samples, seed=seed).identity
         for family in GENERATIVE
@@ -196,7 +196,7 @@ def test_a_prm_of_ones_own_names_itself_or_is_refused(
         "    def score_many(self, solutions, *, keep_going=False): return iter(())\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert prm_identity("own_identities:named", {}) == "rules 1"
+    assert lazy_prm("own_identities:named").identity == "rules 1"
     with pytest.raises(UsageError, match=r"own: a Nameless has no identity.*Add the property `identity`"):
         load_prm("own_identities:Nameless")
 

@@ -13,7 +13,7 @@ from stepmark.errors import (
     MarkerInTextError,
     TooLongError,
 )
-from stepmark.models.policies import load_policy, policy_identity
+from stepmark.models.policies import lazy_policy, load_policy
 from stepmark.models.scripted import ScriptedPolicy
 
 torch = pytest.importorskip("torch")
@@ -348,5 +348,5 @@ def test_a_saved_model_is_loaded_and_writes_the_same(tmp_path, model, tokenizer,
     assert isinstance(loaded, LocalPolicy)
     request = Completions(prompt=USER, n=2, temperature=0.8, max_tokens=5)
     assert loaded.complete_many([request]) == policy.complete_many([request])
-    assert loaded.identity == policy_identity(str(tmp_path), dtype="float32")
-    assert loaded.identity != policy_identity(str(tmp_path), dtype="bfloat16")
+    assert loaded.identity == lazy_policy(str(tmp_path), dtype="float32").identity
+    assert loaded.identity != lazy_policy(str(tmp_path), dtype="bfloat16").identity

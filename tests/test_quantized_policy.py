@@ -19,9 +19,9 @@ from stepmark.errors import IdleSettingWarning, UsageError  # noqa: E402
 from stepmark.models.backbone import saved_dtype  # noqa: E402
 from stepmark.models.critics import ThinkPRM  # noqa: E402
 from stepmark.models.generative import CriticSpec, generative_prm  # noqa: E402
-from stepmark.models.load import prm_identity  # noqa: E402
+from stepmark.models.load import lazy_prm  # noqa: E402
 from stepmark.models.placement import follow  # noqa: E402
-from stepmark.models.policies import policy_identity  # noqa: E402
+from stepmark.models.policies import lazy_policy  # noqa: E402
 from stepmark.models.policies.local import LocalPolicy, load_language_model  # noqa: E402
 from stepmark.models.quantized import QuantizedLinear  # noqa: E402
 from stepmark.rl.actor import Actor  # noqa: E402
@@ -98,9 +98,9 @@ def test_no_weight_is_copied_for_each_row(tmp_path, bits):
 def test_the_identity_says_how_a_policy_is_quantized(tmp_path):
     save(tmp_path)
     folder = str(tmp_path)
-    names = {bits: policy_identity(folder, quantize=bits) for bits in (None, *BITS)}
+    names = {bits: lazy_policy(folder, quantize=bits).identity for bits in (None, *BITS)}
     assert len(set(names.values())) == 3
-    assert names[None] == policy_identity(folder)
+    assert names[None] == lazy_policy(folder).identity
     assert load_policy(folder, quantize="int4", device="cpu").identity == names["int4"]
     # In memory, what the layers hold counts too.
     first, second = (load_language_model(folder, quantize="int8", device="cpu") for _ in range(2))
@@ -201,8 +201,8 @@ def test_a_quantized_critic(tmp_path, bits):
     assert scored.critiques == expected.critiques
     assert scored.scores == pytest.approx(expected.scores, abs=1e-5)
     assert scored.scores != pytest.approx(plain.scores, abs=1e-5)
-    assert prm.identity == prm_identity(folder, {"quantize": bits, "seed": 3})
-    assert prm.identity != prm_identity(folder, {"seed": 3})
+    assert prm.identity == lazy_prm(folder, quantize=bits, seed=3).identity
+    assert prm.identity != lazy_prm(folder, seed=3).identity
 
 
 def test_what_cannot_be_quantized(tmp_path):
@@ -235,14 +235,14 @@ def test_commands_name_the_policys_quantization(tmp_path, capfd):
     file = tmp_path / "in.jsonl"
     file.write_text(json.dumps(PROBLEM) + "\n")
     policy = ["--policy", "stepmark:arithmetic", "--device", "cpu"]
-    expected = policy_identity("stepmark:arithmetic", quantize="int8")
+    expected = lazy_policy("stepmark:arithmetic", quantize="int8").identity
     out = tmp_path / "samples.jsonl"
     assert main(["sample", str(file), *policy, "--quantize", "int8", "--n", "1", "--out", str(out)]) == 0
     assert identity_in(out) == expected
     searched = ["search", "majority", str(file), "--prm", "scripted_prms:arithmetic", "--n", "1"]
     for words, name in (
         (["--policy-quantize", "int8"], expected),
-        ([], policy_identity("stepmark:arithmetic")),
+        ([], lazy_policy("stepmark:arithmetic").identity),
     ):
         out = tmp_path / f"found{len(words)}.jsonl"
         assert main([*searched, *policy, *words, "--out", str(out)]) == 0

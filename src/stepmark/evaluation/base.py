@@ -24,7 +24,7 @@ from stepmark.evaluation.cases import Case
 from stepmark.evaluation.result import EvaluationResult, Figure, Item, made_folder, measured, shown
 from stepmark.evaluation.scores import Sheet, grade_cases, read_scores
 from stepmark.models.lazy import Lazy
-from stepmark.models.load import load_prm, prm_identity
+from stepmark.models.load import load_prm
 from stepmark.models.policies import Policy
 from stepmark.models.prm import PRM
 from stepmark.records import DEFAULT_AXIS
@@ -154,7 +154,7 @@ class Run:
         """Refuse finished scores of other settings or of another model."""
         check_same(path, manifest)
         try:
-            identity = identity_before_loading(model)
+            identity = model.identity
         except StepmarkError as error:
             error.add_note(f"{path} has scores of an earlier run; `scores` {path} measures them as they are")
             raise
@@ -292,11 +292,6 @@ def settings_of(model: PRM | Lazy[PRM]) -> dict[str, Any]:
     defaults = {parameter.name: parameter.default for parameter in signature(load_prm).parameters.values()}
     given = {key: value for key, value in model.arguments.items() if value != defaults[key]}
     return {"prm": model.name, **given}
-
-
-def identity_before_loading(model: PRM | Lazy[PRM]) -> str:
-    """The identity of a PRM, without reading a checkpoint's weights into memory."""
-    return prm_identity(model.name, model.arguments) if isinstance(model, Lazy) else model.identity
 
 
 def _digest(cases: Sequence[Case]) -> str:

@@ -78,8 +78,7 @@ from stepmark.evaluation.views import (
 from stepmark.metrics.aggregate import AGGREGATES, aggregate_checked, allowed, check_score
 from stepmark.metrics.binary import weighted_auc
 from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic, shares
-from stepmark.models.lazy import Lazy
-from stepmark.models.policies import Policy, policy_identity
+from stepmark.models.policies import Policy
 from stepmark.problems.loading import read_problems
 from stepmark.progress import Progress
 from stepmark.records import ScoreKind, StepScores
@@ -1042,13 +1041,7 @@ class BestOfNAccuracy(Evaluation):
         }
         if path.exists():
             check_same(path, manifest)
-            if isinstance(run.policy, Lazy):
-                arguments = run.policy.arguments
-                named = {key: arguments[key] for key in ("dtype", "quantize", "device") if key in arguments}
-                identity = policy_identity(run.policy.name, **named)
-            else:
-                identity = run.policy.identity
-            check_same(path, manifest | {"models": {"policy": identity}})
+            check_same(path, manifest | {"models": {"policy": run.policy.identity}})
             run.note(f"{path} has the candidates of an earlier run with these settings")
             return path
         problems = run.spaced(

@@ -19,6 +19,7 @@ import torch
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.models import attention
 from stepmark.models.checkpoint import FLOATING, Tensors, read_config
+from stepmark.models.decoder import Decoder, DecoderConfig
 from stepmark.models.files import ADAPTER_FILE, check_file, present, read_object
 from stepmark.models.lazy import check_device
 from stepmark.words import amount
@@ -36,6 +37,29 @@ def load_backbone(folder: Path, *, dtype: torch.dtype, device: str) -> Any:
     attention.register()
     name = attention.NAME
     return load_network(AutoModel, folder, dtype=dtype, device=device, attn_implementation=name).eval()
+
+
+def load_decoder(folder: Path, config: DecoderConfig, *, dtype: torch.dtype, device: str) -> Decoder:
+    """The decoder of a checkpoint, loaded without transformers; raises as `load_backbone`."""
+    bound_kernels()
+    _check_counts(folder, read_config(folder))
+    tensors = checked_weights(folder)
+    with torch.device("meta"):
+        network = Decoder(config, dtype).eval()
+    own = {name: tuple(weight.shape) for name, weight in network.named_parameters()}
+    stored = {name.removeprefix("model."): name for name in tensors.names}
+    shapes = {name: tensors.facts[stored[name]].shape for name in own.keys() & stored.keys()}
+    report = {
+        "missing_keys": own.keys() - stored.keys(),
+        "mismatched_keys": [
+            f"{name} {own[name]}, in the weights {s}" for name, s in shapes.items() if s != own[name]
+        ],
+        "unexpected_keys": tensors.names,
+    }
+    check_report(folder, network, report)
+    weights = tensors.read(stored[name] for name in own)
+    network.load_state_dict({name: weights[stored[name]].to(device, dtype) for name in own}, assign=True)
+    return network
 
 
 def load_network(
@@ -133,6 +157,18 @@ def checked_config(folder: Path) -> Any:
     Raises:
         CheckpointError: the config or the weights cannot be read, or weights mean nothing without scales that the config does not name.
     """
+    checked_weights(folder)
+    config = load_config(folder)
+    limit = token_limit(config)
+    if limit is not None and limit < 1:
+        raise CheckpointError(
+            f"{folder}/config.json: max_position_embeddings and sliding_window should be at least 1, found {limit}"
+        )
+    return config
+
+
+def checked_weights(folder: Path) -> Tensors:
+    """The tensors of a checkpoint whose weights can be read as its config says; raises as `checked_config`."""
     raw = read_config(folder)
     if present(folder / ADAPTER_FILE):
         raise CheckpointError(
@@ -155,13 +191,7 @@ def checked_config(folder: Path) -> Any:
             "full precision"
         )
     _check_layers(folder, raw, tensors)
-    config = load_config(folder)
-    limit = token_limit(config)
-    if limit is not None and limit < 1:
-        raise CheckpointError(
-            f"{folder}/config.json: max_position_embeddings and sliding_window should be at least 1, found {limit}"
-        )
-    return config
+    return tensors
 
 
 def load_config(folder: Path) -> Any:
@@ -330,7 +360,7 @@ def leftover(network: Any, names: Iterable[str]) -> list[str]:
     prefix = f"{network.base_model_prefix}."
     modules = {name for name, _ in network.base_model.named_children()}
     ignored = [
-        *(network._keys_to_ignore_on_load_unexpected or ()),
+        *(getattr(network, "_keys_to_ignore_on_load_unexpected", None) or ()),
         r"rotary_emb\.inv_freq$",
         r"(^|\.)position_ids$",
     ]

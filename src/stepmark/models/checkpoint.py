@@ -144,16 +144,26 @@ class Tensors:
 
     def get(self, name: str) -> Tensor:
         """One tensor; a `CheckpointError` where there is none."""
-        if name in self._extra:
-            return self._extra[name]
-        file = fact_of(self.facts, name, self.folder).file
-        if file.suffix == ".bin":
-            return self._bin(file)[name]
-        from safetensors import safe_open
+        return self.read([name])[name]
 
-        with safe_open(file, framework="pt") as opened:
-            tensor: Tensor = opened.get_tensor(name)
-            return tensor
+    def read(self, names: Iterable[str]) -> dict[str, Tensor]:
+        """Some tensors by name, each file opened once; a `CheckpointError` where one is missing."""
+        tensors: dict[str, Tensor] = {}
+        by_file: dict[Path, list[str]] = {}
+        for name in names:
+            if name in self._extra:
+                tensors[name] = self._extra[name]
+            else:
+                by_file.setdefault(fact_of(self.facts, name, self.folder).file, []).append(name)
+        for file, inside in by_file.items():
+            if file.suffix == ".bin":
+                tensors |= {name: self._bin(file)[name] for name in inside}
+                continue
+            from safetensors import safe_open
+
+            with safe_open(file, framework="pt") as opened:
+                tensors |= {name: opened.get_tensor(name) for name in inside}
+        return tensors
 
 
 def fact_of(facts: Mapping[str, TensorFact], name: str, folder: Path) -> TensorFact:
@@ -304,9 +314,10 @@ def merge_adapter(backbone: Any, folder: Path) -> dict[str, Tensor]:
     scale = config["lora_alpha"] / (config["r"] ** 0.5 if config.get("use_rslora") else config["r"])
     tensors = Tensors(folder)
     pairs = _pairs(tensors, config, backbone)
+    halves = tensors.read(name for pair in pairs.values() for name in pair)
     for target, (down, up) in pairs.items():
         weight = backbone.get_parameter(f"{target}.weight")
-        added = scale * (tensors.get(up).float() @ tensors.get(down).float())
+        added = scale * (halves[up].float() @ halves[down].float())
         with torch.no_grad():
             weight.copy_((weight.float() + added.to(weight.device)).to(weight.dtype))
     merged = {name for pair in pairs.values() for name in pair}

@@ -25,6 +25,7 @@ from torch import Tensor
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.models import attention
 from stepmark.models.backbone import token_limit
+from stepmark.models.decoder import Decoder
 from stepmark.models.packed_tree import Ints, PackedTree, Pass, common_prefix, pack, passes
 from stepmark.models.prm import Ledger
 from stepmark.words import amount
@@ -181,10 +182,14 @@ def fitting(backbone: Any, memory: int) -> int:
 
 def hidden_states(network: Any, ids: Ints, positions: Ints, plan: attention.Plan, device: str) -> Tensor:
     """One forward pass of a decoder whose attention takes a plan; see `Backbone.forward`."""
-    tokens, places = (attention.moved(x, device)[None] for x in (ids, positions))
-    hidden: Tensor = network(
-        input_ids=tokens, position_ids=places, use_cache=False, stepmark_plan=plan
-    ).last_hidden_state[0]
+    tokens, places = (attention.moved(x, device) for x in (ids, positions))
+    hidden: Tensor
+    if isinstance(network, Decoder):
+        hidden = network(tokens, places, plan)
+    else:
+        hidden = network(
+            input_ids=tokens[None], position_ids=places[None], use_cache=False, stepmark_plan=plan
+        ).last_hidden_state[0]
     return hidden
 
 

@@ -39,23 +39,29 @@ class Lazy(Generic[T]):
         name: its first argument, as the caller wrote it.
         arguments: its other arguments.
         check: refuses arguments that cannot work for this model, without loading it.
+        identity: called as `function`, gives the `identity` that the model will have, without reading a checkpoint's weights into memory.
     """
 
     def __init__(
         self,
         function: Callable[..., T],
         name: str,
-        arguments: Mapping[str, Any] | None = None,
+        arguments: Mapping[str, Any],
         *,
-        check: Callable[[str, Mapping[str, Any]], None] | None = None,
+        check: Callable[[str, Mapping[str, Any]], None],
+        identity: Callable[..., str],
     ) -> None:
-        self.name, self.arguments = name, dict(arguments or {})
-        self._function, self._check = function, check
+        self.name, self.arguments = name, dict(arguments)
+        self._function, self._check, self._identity = function, check, identity
+
+    @property
+    def identity(self) -> str:
+        """What `load().identity` will be; raises as `load`."""
+        return self._identity(self.name, **self.arguments)
 
     def check(self) -> None:
         """Refuse (`UsageError`) what `load` would refuse, as far as the name tells."""
-        if self._check is not None:
-            self._check(self.name, self.arguments)
+        self._check(self.name, self.arguments)
 
     def load(self) -> T:
         """The model; loaded anew at each call, and no two at once: transformers' imports are not safe for threads."""
@@ -64,7 +70,8 @@ class Lazy(Generic[T]):
 
     def with_arguments(self, **arguments: Any) -> Lazy[T]:
         """The same model, loaded with some other arguments."""
-        return Lazy(self._function, self.name, {**self.arguments, **arguments}, check=self._check)
+        merged = {**self.arguments, **arguments}
+        return Lazy(self._function, self.name, merged, check=self._check, identity=self._identity)
 
     def __repr__(self) -> str:
         return f"Lazy({self.name!r})"

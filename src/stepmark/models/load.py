@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -20,6 +21,7 @@ from stepmark.models.spec import (
     ConfidenceHead,
     ConversationLayout,
     LogRatioHead,
+    TextLayout,
     TokenHead,
     VocabHead,
     spec_key,
@@ -98,7 +100,7 @@ def load_prm(
 
 def lazy_prm(name_or_path: str, **arguments: Any) -> Lazy[PRM]:
     """The PRM that `load_prm` would give with these arguments, loaded when it is needed."""
-    return Lazy(load_prm, full_name(name_or_path), arguments, check=check_arguments)
+    return Lazy(load_prm, full_name(name_or_path), arguments, check=check_arguments, identity=_identity)
 
 
 def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
@@ -114,9 +116,8 @@ def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
     note_idle(arguments, idle)
 
 
-def prm_identity(name_or_path: str, settings: Mapping[str, Any]) -> str:
-    """The identity of the PRM that `load_prm` would give with these settings, without reading weights into memory; raises as `load_prm`."""
-    return _find(_Settings(name=name_or_path, **settings)).identity()
+def _identity(name: str, **settings: Any) -> str:
+    return _find(_Settings(name=name, **settings)).identity()
 
 
 def is_factory(name: str) -> bool:
@@ -247,14 +248,11 @@ def _find(given: _Settings) -> _Found:
         if isinstance(served, PRM):
             return _made(served)
         tokenizer = served
-    try:
-        import torch  # noqa: F401
-        import transformers  # noqa: F401
-    except ImportError as error:
+    if missing := [package for package in ("torch", "transformers") if find_spec(package) is None]:
         extra = "default" if given.name in NAMES else "local"
         raise MissingExtraError(
-            f"reading a checkpoint needs torch and transformers: pip install 'stepmark[{extra}]'"
-        ) from error
+            f"reading a checkpoint needs {' and '.join(missing)}: pip install 'stepmark[{extra}]'"
+        )
     return _checkpoint(given) if tokenizer is None else _made(_served(given, tokenizer))
 
 
@@ -281,7 +279,7 @@ def critic_settings_of(
 def _critic(given: _Settings) -> _Found:
     """A generative PRM, on a server or of a checkpoint."""
     from stepmark.models.generative import generative_prm as prm
-    from stepmark.models.policies import policy_identity
+    from stepmark.models.policies import lazy_policy
 
     place = given.name if given.tokenizer is None else given.tokenizer
     settings = critic_settings_of(place, given.family, samples=given.samples, seed=given.seed)
@@ -301,7 +299,7 @@ def _critic(given: _Settings) -> _Found:
         return prm(settings, LocalPolicy.load(given.name, **how))
 
     def identity() -> str:
-        return named(policy_identity(given.name, **how), settings)
+        return named(lazy_policy(given.name, **how).identity, settings)
 
     return _Found(identity=identity, load=load)
 
@@ -512,32 +510,34 @@ def _assemble(
     folder: Path, dtype: Any, devices: list[str], quantize: Bits | None, spec: ScoringSpec
 ) -> tuple[Any, Any, Tensors]:
     """Backbone, tokenizer and tensors of a checkpoint, or of an adapter over one."""
-    from transformers import AutoModel
-
-    from stepmark.models import attention
-    from stepmark.models.backbone import load_tokenizer
-    from stepmark.models.checkpoint import Tensors, adapter_head, read_config
+    from stepmark.models.backbone import load_decoder, load_tokenizer
+    from stepmark.models.checkpoint import Tensors, adapter_head, merge_adapter, read_config
+    from stepmark.models.decoder import decoder_config
     from stepmark.models.heads import check_head
-    from stepmark.models.placement import load_placed
+    from stepmark.models.tokenizer import read_tokenizer
 
     base, _ = base_of(folder)
     facts = Tensors(base).facts | (adapter_head(folder) if base != folder else {})
     size = read_config(base).get("hidden_size")
     hidden = size if isinstance(size, int) else None
     check_head(spec.readout.head, facts, folder=folder, hidden=hidden, classes=spec.readout.classes)
-    attention.register()
-    backbone, others = load_placed(
-        AutoModel,
-        folder,
-        base,
-        dtype=dtype,
-        devices=devices,
-        quantize=quantize,
-        attn_implementation=attention.NAME,
-    )
-    tensors = Tensors(base, others)
+    config = decoder_config(base) if quantize is None and len(devices) == 1 else None
+    if config is None:
+        from transformers import AutoModel
+
+        from stepmark.models import attention
+        from stepmark.models.placement import load_placed
+
+        attention.register()
+        how = {"dtype": dtype, "devices": devices, "quantize": quantize}
+        backbone, others = load_placed(AutoModel, folder, base, attn_implementation=attention.NAME, **how)
+    else:
+        backbone = load_decoder(base, config, dtype=dtype, device=devices[0])
+        others = {} if base == folder else merge_adapter(backbone, folder)
     has_own = present(folder / "tokenizer.json") or present(folder / "tokenizer_config.json")
-    return backbone, load_tokenizer(folder if has_own else base), tensors
+    place = folder if has_own else base
+    tokenizer = read_tokenizer(place) if isinstance(spec.layout, TextLayout) else None
+    return backbone, tokenizer or load_tokenizer(place), Tensors(base, others)
 
 
 def compute_dtype(dtype: str, device: str, bfloat16_checkpoint: bool) -> Any:

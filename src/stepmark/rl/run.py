@@ -15,8 +15,8 @@ from stepmark.data.reading import Source
 from stepmark.data.steps.splitting import split
 from stepmark.errors import UsageError
 from stepmark.models.identity import checkpoint_fingerprint, named
-from stepmark.models.lazy import Lazy, check_device, note_idle
-from stepmark.models.load import PRMLike, lazy_prm, prm_identity, read_by
+from stepmark.models.lazy import Lazy, arguments_of, check_device, note_idle
+from stepmark.models.load import PRMLike, lazy_prm, read_by
 from stepmark.models.places import find_checkpoint
 from stepmark.models.prm import PRM
 from stepmark.problems.loading import read_problems
@@ -301,10 +301,8 @@ class _PolicyTrainingRun:
     def record(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """All that decides the result, as plain data; models by their files, so that none is exchanged unnoticed."""
         prm, implicit, identity, family = self.prm, None, None, None
-        if isinstance(prm, Lazy):
-            identity, family = prm_identity(prm.name, prm.arguments), prm.arguments.get("family")
-        elif prm is not None:
-            identity = prm.identity
+        if prm is not None:
+            identity, family = prm.identity, arguments_of(prm).get("family")
         if self.implicit is not None:
             start = self.implicit_model
             implicit = {"model": None if start is None else _identity(start), **asdict(self.implicit)}

@@ -77,10 +77,9 @@ def in_process(address: str) -> bool:
     return not factory and not address.startswith(("http://", "https://"))
 
 
-def policy_identity(
-    address: str, *, dtype: Dtype = "auto", quantize: Bits | None = None, device: str = "auto"
+def _identity(
+    address: str, *, dtype: Dtype = "auto", quantize: Bits | None = None, device: str = "auto", **_: Any
 ) -> str:
-    """The identity (`Policy.identity`) of the policy that `load_policy` would give; a folder's weights are not read into memory for it."""
     if in_process(address):
         from stepmark.models.policies.local import checkpoint_identity
 
@@ -96,7 +95,7 @@ PolicyLike: TypeAlias = Policy | str | Lazy[Policy]
 
 def lazy_policy(address: str, **arguments: Any) -> Lazy[Policy]:
     """The policy that `load_policy` would give with these arguments, loaded when it is needed."""
-    return Lazy(load_policy, address, arguments, check=check_policy)
+    return Lazy(load_policy, address, arguments, check=check_policy, identity=_identity)
 
 
 def policy_of(policy: PolicyLike) -> Policy | Lazy[Policy]:
