@@ -54,8 +54,8 @@ RUNS = (
         evaluation="processbench",
         data=PROCESSBENCH,
         quick=60,
-        tables=("First-error",),
-        columns=("Subset", "Error accuracy", "Correct accuracy", "F1"),
+        tables=("ProcessBench",),
+        columns=("Part", "Error accuracy", "Correct accuracy", "F1"),
     ),
     Run(
         name="processbench-tuned",
@@ -80,8 +80,8 @@ RUNS = (
         more=("--checks", "all"),
         scores_of="processbench",
         quick=60,
-        tables=("First-error",),
-        columns=("Subset", "Error accuracy", "Correct accuracy", "F1"),
+        tables=("ProcessBench",),
+        columns=("Part", "Error accuracy", "Correct accuracy", "F1"),
     ),
     Run(
         name="prmbench",
@@ -89,8 +89,8 @@ RUNS = (
         data=("prmbench/prmbench.dev.jsonl.gz",),
         quick=10,
         limit=300,
-        tables=("PRMScore",),
-        columns=("Class", "F1, wrong steps", "PRMScore"),
+        tables=("PRMBench",),
+        columns=("Part", "F1, wrong steps", "PRMScore"),
         rows=("simplicity", "soundness", "sensitivity", "overall"),
         note=False,
     ),
@@ -197,7 +197,7 @@ def figures(results: dict[str, dict[str, Any]]) -> dict[str, float]:
 
 def page(results: dict[str, dict[str, Any]], commands: dict[str, list[str]]) -> str:
     """The documentation's page."""
-    from stepmark.show.tables import Table, markdown
+    from stepmark.report.tables import Table, markdown
 
     parts = [
         "# Figures of the default PRM",
@@ -214,11 +214,11 @@ def page(results: dict[str, dict[str, Any]], commands: dict[str, list[str]]) -> 
         # The first fact says what was measured; the report of the run has the others.
         facts = [fact.replace("\n", " ") for fact in result["facts"][:1]]
         parts += [fact for fact in facts if fact not in parts]
-        for data in result["tables"]:
-            if not data["title"].startswith(run.tables):
-                continue
-            if "published" in data["title"]:
-                continue
+        titled = [data for data in result["tables"] if data["title"].startswith(run.tables)]
+        if not titled:
+            titles = [data["title"] for data in result["tables"]]
+            raise SystemExit(f"{run.name}: expected a table {' or '.join(run.tables)}…, found {titles}")
+        for data in titled:
             shown = [at for at, name in enumerate(data["columns"]) if not run.columns or name in run.columns]
             table = Table(
                 title=data["title"],

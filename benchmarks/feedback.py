@@ -26,11 +26,10 @@ import torch
 from benchmarks.common import benchmark_parser, finish
 from benchmarks.rl_figures import MOST_SEEDS, mean_interval, shown
 from benchmarks.tool_world import ACTIONS, EXACT, Action, PRMNoise, ToolProblem, ToolState, ToolWorld
-from benchmarks.turns import HALF, NOISY
+from benchmarks.turns import HALF, NOISY, watched
 from benchmarks.turns_policy import Table
 from stepmark.backends import Completions
 from stepmark.labels.judge import Judge
-from stepmark.models.prm import PRM
 from stepmark.models.scripted import ScriptedPolicy
 from stepmark.models.watch import Feedback, TurnJudge
 from stepmark.records import Solution
@@ -106,41 +105,6 @@ def judge_of(problems: Iterable[ToolProblem], noise: PRMNoise) -> TurnJudge:
     return remembered
 
 
-def attempt(
-    problem: ToolProblem,
-    dice: random.Random,
-    *,
-    table: Table,
-    prm: PRM,
-    judge: TurnJudge | None = None,
-    doubt: float = 1.0,
-) -> tuple[bool, int]:
-    """A watched episode: success, and the turns that were written. A turn that a sentence rules out is `doubt` times as likely as before."""
-    watch = prm.watch(problem.problem, retries=8, judge=judge)
-    states, written = [problem.start], 0
-    weights = dict.fromkeys(ACTIONS, 1.0)
-    while not states[-1].answered and len(states) <= problem.turns:
-        state = states[-1]
-        chances = table(problem.view(state))
-        weighed = [weights[action] * chance for action, chance in zip(ACTIONS, chances, strict=True)]
-        [action] = dice.choices(ACTIONS, weighed if any(weighed) else chances)
-        written += 1
-        seen = watch.add(problem.text_of(state, action))
-        assert seen is not None
-        if seen.advice == "stop":
-            return False, written
-        if seen.to is not None:
-            watch.back(seen.to)
-            for item in seen.feedback:
-                for other in RULED_OUT[item.sentence]:
-                    weights[other] *= doubt
-            continue
-        weights = dict.fromkeys(ACTIONS, 1.0)
-        watch.add({"role": "tool", "content": problem.observation(state, action)})
-        states.append(problem.act(state, action))
-    return states[-1].answered and states[-1].right, written
-
-
 def table_of(problems: Sequence[ToolProblem], seeds: int) -> tuple[list[str], dict[str, float]]:
     """Success and turns of two agents by the ways in which they are sent back, and what the text adds."""
     lines = [
@@ -150,7 +114,7 @@ def table_of(problems: Sequence[ToolProblem], seeds: int) -> tuple[list[str], di
     figures: dict[str, float] = {}
     for agent, table in (("starting", Table()), ("half trained", Table(skill=HALF))):
         for name, noise in (("noisy", NOISY), ("exact", EXACT)):
-            play = partial(attempt, table=table, prm=ToolWorld().prm(problems, noise))
+            play = partial(watched, table=table, prm=ToolWorld().prm(problems, noise), ruled_out=RULED_OUT)
             judge = judge_of(problems, noise)
             ways = (play, partial(play, judge=judge, doubt=DOUBT), partial(play, judge=judge, doubt=0.0))
             rates: list[list[float]] = []

@@ -19,7 +19,7 @@ import torch
 from benchmarks.common import benchmark_parser, data_folder, finish, matmul_peak, rows, seconds
 from stepmark import Solution, load_prm, split
 from stepmark.models.checkpoint import merge_adapter
-from stepmark.models.local import HeadPRM
+from stepmark.models.local_prm import HeadPRM
 from stepmark.models.places import BUILT_IN_BASE, default_folder, find_checkpoint
 from stepmark.records import Problem, StepScores
 

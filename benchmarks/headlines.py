@@ -24,8 +24,8 @@ from benchmarks.common import benchmark_parser, finish
 from benchmarks.label import measured
 from stepmark.errors import InputError
 from stepmark.labels.bayes import BayesianSearch
+from stepmark.labels.labellers import label
 from stepmark.labels.labelling import Labeller, Labelling, Rollouts
-from stepmark.labels.methods import label
 from stepmark.labels.rollout import BinarySearch, EveryStep
 from stepmark.metrics.aggregate import aggregate
 from stepmark.metrics.binary import auc

@@ -14,8 +14,8 @@ import numpy as np
 
 from benchmarks.common import benchmark_parser, finish
 from stepmark.labels.bayes import BayesianSearch
+from stepmark.labels.labellers import label
 from stepmark.labels.labelling import Labeller, Labelling
-from stepmark.labels.methods import label
 from stepmark.labels.rollout import BinarySearch, EveryStep
 from stepmark.metrics.intervals import Floats, Interval, bootstrap, shares
 from stepmark.problems.arithmetic_world import ArithmeticPolicy, SolverSettings, wrong_solutions

@@ -48,10 +48,10 @@ from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.records import Problem
 from stepmark.rl.actor import Actor
 from stepmark.rl.hacking import Watched
-from stepmark.rl.implicit import OnlineImplicit
 from stepmark.rl.monitor import Monitor
+from stepmark.rl.policy_trainer import PolicyTrainer
+from stepmark.rl.prime import OnlineImplicit
 from stepmark.rl.settings import Implicit, PolicyTraining
-from stepmark.rl.trainer import PolicyTrainer
 from stepmark.store import atomic_write
 from stepmark.verifiers.base import load_verifier
 

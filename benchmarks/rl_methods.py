@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stepmark.rl.credit import Credit
-from stepmark.rl.credit.methods import (
+from stepmark.rl.credit.assignment import (
     GRPO,
     PPO,
     PRIME,

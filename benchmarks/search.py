@@ -38,7 +38,7 @@ from benchmarks.common import benchmark_parser, finish, seconds
 from benchmarks.grade import Plain, distinct_prefixes
 from stepmark import Solution, load_prm
 from stepmark.backends import Completions
-from stepmark.models.local import HeadPRM
+from stepmark.models.local_prm import HeadPRM
 from stepmark.models.places import BUILT_IN_BASE, find_checkpoint
 from stepmark.models.policies.local import LocalPolicy
 from stepmark.models.session import CachedSession, Extended, Place, root_of

@@ -22,7 +22,7 @@ from benchmarks.common import HOST, free_port
 from benchmarks.serve_work import Request
 from stepmark.models.encoding import Encoder
 from stepmark.records import Solution
-from stepmark.training.checkpoint import Written
+from stepmark.training.saving import Written
 
 Kind = Literal["ours", "naive", "vllm"]
 KINDS: tuple[Kind, ...] = ("ours", "naive", "vllm")
@@ -64,7 +64,7 @@ def merged(folder: Path, dtype: str) -> Written:
     from stepmark.models.checkpoint import merge_adapter
     from stepmark.models.places import base_folder, default_folder
     from stepmark.models.spec import read_spec
-    from stepmark.training.checkpoint import write_merged
+    from stepmark.training.saving import write_merged
 
     adapter, base = default_folder(), base_folder()
     backbone = load_backbone(base, dtype=torch.float32, device="cpu")

@@ -30,7 +30,7 @@ from benchmarks.grade import distinct_prefixes, generated_candidates
 from stepmark import Solution, load_prm
 from stepmark.models import attention
 from stepmark.models.heads import step_scores
-from stepmark.models.local import HeadPRM
+from stepmark.models.local_prm import HeadPRM
 from stepmark.models.memory import memory_of
 from stepmark.models.places import base_folder
 from stepmark.records import StepScores

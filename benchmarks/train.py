@@ -39,16 +39,16 @@ from benchmarks.train_rows import branches, for_trl, labels, whole_solutions
 from stepmark import load_prm
 from stepmark.models.backbone import load_tokenizer
 from stepmark.models.encoding import Encoder
+from stepmark.models.packed_tree import Ints, pack
 from stepmark.models.places import BUILT_IN_BASE, find_checkpoint
 from stepmark.models.prm import PRM
 from stepmark.models.spec import TextLayout
-from stepmark.models.tree import Ints, pack
 from stepmark.records import StepScores
-from stepmark.training.checkpoint import write_trained
 from stepmark.training.examples import Example, known_value
-from stepmark.training.items import TrainingItem
 from stepmark.training.net import Net, layout_for
 from stepmark.training.objectives.steps import CrossEntropy
+from stepmark.training.packing import TrainingItem
+from stepmark.training.saving import write_trained
 from stepmark.training.settings import Training
 from stepmark.training.trainer import Trainer, TrainerProgress, schedule
 

@@ -14,7 +14,7 @@ from typing import Any
 from stepmark.data.formats.rows import LabelledRow
 from stepmark.data.labelled import read_labelled
 from stepmark.labels.exact import with_errors
-from stepmark.problems.sources import Worked, read_gsm8k
+from stepmark.problems.loading import Worked, read_gsm8k
 from stepmark.records import Judgement, LabelledSolution, Solution, Step
 from stepmark.training.examples import Example, LabelRules, examples, known_value
 

@@ -30,9 +30,9 @@ from stepmark.models.backbone import load_config, load_tokenizer
 from stepmark.models.places import BUILT_IN_BASE, find_checkpoint
 from stepmark.records import Judgement, LabelledSolution
 from stepmark.training.examples import Example, LabelRules, examples
-from stepmark.training.items import TrainingItem
 from stepmark.training.net import Net, layout_for
 from stepmark.training.objectives.steps import HardLabels
+from stepmark.training.packing import TrainingItem
 from stepmark.training.settings import Training
 from stepmark.training.trainer import Trainer, TrainerProgress
 

@@ -30,7 +30,7 @@ from benchmarks.rl_figures import (
     ratio,
     shown,
 )
-from benchmarks.tool_world import ACTIONS, EXACT, PRMNoise, ToolProblem, ToolWorld
+from benchmarks.tool_world import ACTIONS, EXACT, Action, PRMNoise, ToolProblem, ToolWorld
 from benchmarks.turns_policy import (
     Credit,
     Method,
@@ -43,6 +43,7 @@ from benchmarks.turns_policy import (
     train,
 )
 from stepmark.models.prm import PRM
+from stepmark.models.watch import TurnJudge
 from stepmark.rl.credit.turns import discounted, mt_grpo, outcome_broadcast
 
 OUTCOME = "outcome_broadcast"
@@ -90,14 +91,31 @@ def best_rate(method: Method, setting: Setting, worlds: Worlds, seeds: Sequence[
 
 
 def watched(
-    problem: ToolProblem, dice: random.Random, *, table: Table, prm: PRM | None = None
+    problem: ToolProblem,
+    dice: random.Random,
+    *,
+    table: Table,
+    prm: PRM | None = None,
+    judge: TurnJudge | None = None,
+    ruled_out: Mapping[str, frozenset[Action]] | None = None,
+    doubt: float = 1.0,
 ) -> tuple[bool, int]:
-    """An episode in which the agent goes back where the watch says so and gives up where it says stop: success, and the turns that were written."""
-    watch = None if prm is None else prm.watch(problem.problem, retries=8)
+    """An episode in which the agent goes back where the watch says so and gives up where it says stop: success, and the turns that were written.
+
+    Args:
+        prm: scores the turns; None for an agent that nobody watches.
+        judge: gives the sentences of the feedback.
+        ruled_out: sentence of the judge to the turns that it rules out.
+        doubt: how many times as likely as before such a turn is in the next attempt.
+    """
+    watch = None if prm is None else prm.watch(problem.problem, retries=8, judge=judge)
     states, written = [problem.start], 0
+    weights = dict.fromkeys(ACTIONS, 1.0)
     while not states[-1].answered and len(states) <= problem.turns:
         state = states[-1]
-        [action] = dice.choices(ACTIONS, table(problem.view(state)))
+        chances = table(problem.view(state))
+        weighed = [weights[action] * chance for action, chance in zip(ACTIONS, chances, strict=True)]
+        [action] = dice.choices(ACTIONS, weighed if any(weighed) else chances)
         written += 1
         if watch is not None:
             seen = watch.add(problem.text_of(state, action))
@@ -107,8 +125,12 @@ def watched(
             if seen.to is not None:
                 watch.back(seen.to)
                 del states[seen.to + 1 :]
+                for item in seen.feedback:
+                    for other in (ruled_out or {}).get(item.sentence, ()):
+                        weights[other] *= doubt
                 continue
             watch.add({"role": "tool", "content": problem.observation(state, action)})
+        weights = dict.fromkeys(ACTIONS, 1.0)
         states.append(problem.act(state, action))
     return states[-1].answered and states[-1].right, written
 

@@ -80,7 +80,7 @@ def turns_of(
         )
     return Turns(
         rewards=rewards,
-        taken=~rewards.isnan(),
+        present=~rewards.isnan(),
         outcome=torch.tensor([float(episode.success) for episode in episodes], dtype=torch.float64),
         groups=torch.tensor(groups),
     )

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import benchmark_parser, data_folder, finish, rows
-from stepmark.evaluation.best_of_n import Candidate, CandidateSet, Counting, items_of, statistic
+from stepmark.evaluation.best_of_n import CandidateSet, Counting, SampledCandidate, items_of, statistic
 from stepmark.evaluation.result import Figure, measured, shown
 from stepmark.metrics.aggregate import aggregate, allowed
 from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic
@@ -54,7 +54,7 @@ def candidate_sets(problems: Sequence[Mapping[str, Any]], verifier: str) -> tupl
             count += len(verdicts)
             groups = answer_groups([verdict.answer for verdict in verdicts], judge)
             candidates = [
-                Candidate(correct=bool(verdict.correct), answer=group)
+                SampledCandidate(correct=bool(verdict.correct), answer=group)
                 for verdict, group in zip(verdicts, groups, strict=True)
             ]
             sets.append(CandidateSet(id=row["id"], candidates=tuple(candidates)))

@@ -15,9 +15,9 @@ from concept_world import QUIET, RECOVERS, WEAK, Found, Sampled, line, logit, no
 
 from stepmark import Solution, StepScores
 from stepmark.evaluation.best_of_n import (
-    Candidate,
     CandidateSet,
     Counting,
+    SampledCandidate,
     chosen_shares,
     items_of,
     statistic,
@@ -26,7 +26,7 @@ from stepmark.metrics.aggregate import aggregate
 from stepmark.metrics.first_error import best_threshold, first_errors
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.problems.arithmetic_world import true_values
-from stepmark.show.plots import Bars, Lines, Series
+from stepmark.report.plots import Bars, Lines, Series
 
 AGGREGATES = ("min", "product", "mean", "last", "max")
 
@@ -66,7 +66,7 @@ def candidates(groups: Sequence[Sequence[Sampled]], grader: Grader) -> list[Cand
     for number, group in enumerate(groups):
         answers = {text: at for at, text in enumerate(dict.fromkeys(one.steps[-1] for one in group))}
         made = tuple(
-            Candidate(
+            SampledCandidate(
                 correct=one.right,
                 answer=answers[one.steps[-1]],
                 steps=StepScores(scores=grader(one), kind="probability"),

@@ -27,8 +27,8 @@ from stepmark import Solution, load_prm
 from stepmark.cli import main as stepmark
 from stepmark.data.reading import read_rows
 from stepmark.metrics.binary import auc
-from stepmark.show import colour
-from stepmark.show.plots import Bars, Plot, Series, svg
+from stepmark.report import colour
+from stepmark.report.plots import Bars, Plot, Series, svg
 from stepmark.store import atomic_write
 
 STATIC = Path(__file__).parent / "_static" / "concepts"

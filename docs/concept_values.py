@@ -14,7 +14,7 @@ from concept_world import QUIET, RECOVERS, STRONG, WEAK, Found, line, percent, s
 from stepmark.metrics.binary import auc
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.problems.arithmetic_world import SolverSettings, true_values
-from stepmark.show.plots import Bars, Lines, Series
+from stepmark.report.plots import Bars, Lines, Series
 
 
 def outcome_and_process() -> Found:

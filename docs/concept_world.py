@@ -21,7 +21,7 @@ from stepmark.problems.arithmetic_world import (
     true_labels,
     wrong_solutions,
 )
-from stepmark.show.plots import Plot, Series
+from stepmark.report.plots import Plot, Series
 
 QUIET = SolverSettings(verbosity=0.0)
 """The default solver without sentences that say nothing: equal ways are equal texts."""

@@ -94,9 +94,9 @@ def words_that_look_like_addresses(app: Sphinx, doctree: nodes.document) -> None
 
 def generated(app: Sphinx, name: str, source: list[str]) -> None:
     """Fill in what is generated from the step benchmarks: their table, and their classes."""
+    from stepmark.evaluation.base import load_evaluation
     from stepmark.evaluation.benchmarks import declared
-    from stepmark.evaluation.evaluation import load_evaluation
-    from stepmark.show.tables import ABSENT
+    from stepmark.report.tables import ABSENT
 
     def _place(one: Any) -> str:
         return (

@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from concept_figures import card_style
-
+from stepmark.report.colour import INK, LINE, MUTED, PAGE, SERIES, Mode, hexa
 from stepmark.store import atomic_write
 
 FILE = Path(__file__).parent / "_static" / "whole-library.svg"
@@ -45,12 +44,24 @@ ARROWS = (
 """Each way: its path, the command, the command's place, a note and its place."""
 
 
+def theme(mode: Mode) -> str:
+    """The colours of the pages, as variables."""
+    colours = {
+        "ink": INK[mode],
+        "muted": MUTED[mode],
+        "panel": PAGE[mode],
+        "line": LINE[mode],
+        "plot-0": SERIES[mode][0],
+    }
+    return "svg{" + "".join(f"--{name}:{hexa(colour)};" for name, colour in colours.items()) + "}"
+
+
 def main() -> int:
     """Write the figure."""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" '
         'aria-label="How files flow between the commands of stepmark" style="font-family:var(--sans,system-ui,sans-serif)">',
-        f"<style>{card_style()}.name{{font:600 14px ui-monospace,Menlo,monospace;fill:var(--plot-0)}}"
+        f"<style>{theme('light')}@media (prefers-color-scheme:dark){{{theme('dark')}}}.name{{font:600 14px ui-monospace,Menlo,monospace;fill:var(--plot-0)}}"
         ".small{font-size:12.5px;fill:var(--muted)}.file{font-size:14.5px;font-weight:600;fill:var(--ink)}"
         ".way{fill:none;stroke:var(--muted);stroke-width:1.6}</style>",
         '<defs><marker id="end" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">'

@@ -18,7 +18,7 @@ from stepmark.labels.exact import (
     replace_number,
     slip,
 )
-from stepmark.problems.sources import Worked
+from stepmark.problems.loading import Worked
 from stepmark.records import Judgement, LabelledSolution, Solution, Step
 
 

@@ -50,7 +50,7 @@ from stepmark.labels.exact import (
     replace_number,
     shown_at,
 )
-from stepmark.problems.sources import Worked
+from stepmark.problems.loading import Worked
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
 
 _CONNECTIVES = re.compile(

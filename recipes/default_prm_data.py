@@ -43,7 +43,7 @@ from stepmark.data.formats.rows import LabelledRow
 from stepmark.data.labelled import read_labelled
 from stepmark.data.reading import read_rows
 from stepmark.labels.exact import NUMBER, compute, number_of
-from stepmark.problems.sources import Worked, read_gsm8k
+from stepmark.problems.loading import Worked, read_gsm8k
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution
 from stepmark.store import atomic_rows
 
@@ -354,8 +354,8 @@ def _tokens_of(base: str) -> Callable[[Sequence[LabelledSolution]], int]:
     from stepmark.models.encoding import Encoder
     from stepmark.models.places import find_checkpoint
     from stepmark.training.examples import Dropped, by_problem, examples
-    from stepmark.training.items import items_of
     from stepmark.training.net import layout_for
+    from stepmark.training.packing import items_of
 
     tokenizer = load_tokenizer(find_checkpoint(base))
     encoder = Encoder(

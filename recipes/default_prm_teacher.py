@@ -1,7 +1,7 @@
 r"""Step probabilities of a 7B PRM as soft labels for the default PRM: distillation.
 
     python recipes/default_prm_teacher.py OUT --candidates FILE … [--teacher qwen-7b] [--benchmark FILE …] [--beside FILE=PARTS …]
-        [--rounds 6] [--each 2] [--easy 0.25] [--held-out 0.1] [--seed 0]
+        [--samples FILE=PARTS …] [--rounds 6] [--from-round 1] [--each 2] [--easy 0.25] [--held-out 0.1] [--seed 0]
 
 FILE has rows `{"problem", "gold", "in_processbench", "candidates": [{"text", "steps", "scores": {TEACHER: [a probability a step]}}]}`: sampled
 solutions that published PRMs have scored (StrictPRMBench). Problems marked `in_processbench`, and those with the words of a `--benchmark`
@@ -13,7 +13,9 @@ as a share; `stepmark train --objective soft` fits it.
 
 Writes `round-1.jsonl`, `round-2.jsonl`, …: in each round a problem gives `--each` wrong solutions and as many right ones that no
 earlier round had; one of which no wrong solution is left gives a right one with the probability `--easy`. Rows of `--beside` join them: the
-problems of each such file are dealt to so many parts, and each round takes one. `teacher_held_out.jsonl` has up to four right and six wrong solutions
+problems of each such file are dealt to so many parts, and each round takes one; of `--samples` likewise, but of a problem no more right solutions
+than wrong ones, and of a problem without a wrong one a right one with the probability `--easy`. `--from-round` numbers the rounds that are written from there: those before are dealt too, and not
+written. `teacher_held_out.jsonl` has up to four right and six wrong solutions
 of each other problem, each step labelled right or wrong. `taught.jsonl` names the candidates' problems that are trained on. A function of its seed.
 """
 
@@ -145,14 +147,28 @@ def held_out(scored: Sequence[Scored], rng: random.Random) -> list[Scored]:
     return [*right[:4], *wrong[:6]]
 
 
-def dealt(file: Path, parts: int, seed: int) -> list[list[dict[str, Any]]]:
-    """Rows of labelled solutions in parts, all of a problem in one."""
+def dealt(file: Path, parts: int, seed: int, easy: float | None = None) -> list[list[dict[str, Any]]]:
+    """Rows of labelled solutions in parts, all of a problem in one; with `easy` they are `balanced`."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in read_rows(str(file)):
         groups.setdefault(row.data["solution"]["problem"]["text"], []).append(dict(row.data))
     order = list(groups.values())
-    random.Random(f"{seed}/{file.name}").shuffle(order)
+    rng = random.Random(f"{seed}/{file.name}")
+    rng.shuffle(order)
+    if easy is not None:
+        order = [balanced(group, easy, rng) for group in order]
     return [[row for group in order[part::parts] for row in group] for part in range(parts)]
+
+
+def balanced(group: Sequence[dict[str, Any]], easy: float, rng: random.Random) -> list[dict[str, Any]]:
+    """The wrong solutions of a problem and as many right ones; where none is wrong, one right one with the probability `easy`."""
+    right, wrong = ([row for row in group if _has_error(row) is kind] for kind in (False, True))
+    wanted = len(wrong) or int(rng.random() < easy)
+    return [*wrong, *rng.sample(right, min(wanted, len(right)))]
+
+
+def _has_error(row: Mapping[str, Any]) -> bool:
+    return any(judgement["share"] < THRESHOLD for step in row["judgements"] for judgement in step)
 
 
 def write(rows: Iterable[Mapping[str, Any]], file: Path) -> int:
@@ -175,7 +191,9 @@ def main() -> None:
     parser.add_argument("--teacher", default="qwen-7b")
     parser.add_argument("--benchmark", type=Path, nargs="+", default=[])
     parser.add_argument("--beside", nargs="+", default=[], metavar="FILE=PARTS")
+    parser.add_argument("--samples", nargs="+", default=[], metavar="FILE=PARTS")
     parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--from-round", type=int, default=1)
     parser.add_argument("--each", type=int, default=2)
     parser.add_argument("--easy", type=float, default=0.25)
     parser.add_argument("--held-out", type=float, default=0.1, help="share of the problems")
@@ -204,10 +222,11 @@ def main() -> None:
             print(f"{file.name}: {len(free)} of {len(rows)} problems; {found}")
     random.Random(asked.seed).shuffle(training)
     others = []
-    for name in asked.beside:
-        file, _, parts = name.rpartition("=")
-        others.append(dealt(Path(file), int(parts), asked.seed))
-    for number in range(asked.rounds):
+    for names, easy in ((asked.beside, None), (asked.samples, asked.easy)):
+        for name in names:
+            file, _, parts = name.rpartition("=")
+            others.append(dealt(Path(file), int(parts), asked.seed, easy))
+    for number in range(asked.from_round - 1, asked.rounds):
         chosen = [one for problem in training for one in problem[number]]
         beside = [row for parts in others for row in parts[number % len(parts)]]
         file = asked.out / f"round-{number + 1}.jsonl"

@@ -23,9 +23,9 @@ from trl import GRPOConfig
 from stepmark import load_prm
 from stepmark.models.load import read_by
 from stepmark.models.places import find_checkpoint
-from stepmark.problems.sources import read_problems
+from stepmark.problems.loading import read_problems
 from stepmark.rl.adapters.trl import ProcessGRPOTrainer
-from stepmark.rl.credit.methods import CREDITS, ProcessGRPO
+from stepmark.rl.credit.assignment import CREDITS, ProcessGRPO
 from stepmark.verifiers.base import load_verifier
 
 INSTRUCTION = "Solve the problem step by step, one step a line. Put the final answer in \\boxed{}."

@@ -9,7 +9,7 @@ import sys
 
 import pandas
 
-from stepmark.problems.sources import read_problems
+from stepmark.problems.loading import read_problems
 
 INSTRUCTION = "Solve the problem step by step, one step a line. Put the final answer in \\boxed{}."
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from stepmark.annotation.labels import Change, Folding, Marks, Mode, Rating, ratings_of
+from stepmark.annotation.marks import Change, Folding, Marks, Mode, Rating, ratings_of
 from stepmark.records import read_record
 
 

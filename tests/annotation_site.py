@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 from ports import lasting_port
 from stepmark.annotation.app import build_app
 from stepmark.annotation.items import Item
-from stepmark.annotation.labels import Answer
+from stepmark.annotation.marks import AnnotatorMarks
 from stepmark.annotation.project import Project
 from stepmark.annotation.store import Store, changes
 from stepmark.records import Problem, Solution, Step
@@ -79,7 +79,7 @@ class Site:
         with Store(str(self.file)) as store:
             return store.link_of(store.person(name))
 
-    def answers(self) -> dict[tuple[str, str], Answer]:
+    def answers(self) -> dict[tuple[str, str], AnnotatorMarks]:
         with Store(str(self.file)) as store:
             return {(one.item, one.account): one for one in store.answers(self.project)}
 

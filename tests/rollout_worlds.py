@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from stepmark.backends import Completion, Completions, Message, ReplyStore, content_key, run_tasks
+from stepmark.labels.labellers import Result, label
 from stepmark.labels.labelling import Labeller
-from stepmark.labels.methods import Result, label
 from stepmark.models.scripted import ScriptedPolicy
 from stepmark.records import Problem, Solution, Step
 from stepmark.verifiers.base import BatchVerifier

@@ -18,12 +18,10 @@ FACTS = {
     "default_aggregate": "min",
     "default_threshold": 0.5,
     "default_checks": "none",
-    "family": None,
     "max_tokens": None,
     "prefix_cache": True,
     "pooling": False,
     "max_solutions": 1024,
-    "max_body": 1 << 20,
 }
 
 

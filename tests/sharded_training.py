@@ -14,10 +14,10 @@ import torch
 
 from parallel_training import shares, single
 from stepmark.errors import UsageError
-from stepmark.training.checkpoint import write_trained
 from stepmark.training.examples import by_problem
 from stepmark.training.objectives.steps import SoftLabels
 from stepmark.training.parallel import gathered
+from stepmark.training.saving import write_trained
 from stepmark.training.settings import Training
 from stepmark.training.trainer import Trainer
 from tiny_base import branching, net_for

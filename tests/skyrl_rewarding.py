@@ -46,7 +46,9 @@ def decode(ids, skip_special_tokens):
     return "".join("" if PIECES[i] in CONTROL else PIECES[i] for i in ids)
 
 
-generator = skyrl.TurnRewards(MadeUp(), SimpleNamespace(decode=decode), steps_prm(), problem="question")
+generator = skyrl.TurnRewardGenerator(
+    MadeUp(), SimpleNamespace(decode=decode), steps_prm(), problem="question"
+)
 output = asyncio.run(
     generator.generate(
         {

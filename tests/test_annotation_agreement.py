@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from annotation_marks import marks_of_first_error, marks_of_ratings
-from stepmark.annotation.agreement import (
+from stepmark.annotation.disputes import (
     disputes,
     project_progress,
     severity,
@@ -18,7 +18,7 @@ from stepmark.annotation.agreement import (
     step_agreement,
 )
 from stepmark.annotation.items import Item
-from stepmark.annotation.labels import Answer, Decision, Marks
+from stepmark.annotation.marks import AnnotatorMarks, Decision, Marks
 from stepmark.errors import InputError
 from stepmark.records import Solution
 
@@ -29,11 +29,11 @@ def item(name, steps=5, **known):
 
 def first(account, name, error, *, steps=5, at=1.0, submitted=True):
     marks = marks_of_first_error(error, steps, submitted=submitted)
-    return Answer(item=name, account=account, marks=marks, at=at)
+    return AnnotatorMarks(item=name, account=account, marks=marks, at=at)
 
 
 def rated(account, name, *ratings):
-    return Answer(item=name, account=account, marks=marks_of_ratings(ratings), at=1.0)
+    return AnnotatorMarks(item=name, account=account, marks=marks_of_ratings(ratings), at=1.0)
 
 
 def test_first_errors_by_hand():
@@ -239,7 +239,7 @@ marks = st.one_of(
 
 @given(st.lists(marks, min_size=2, max_size=4))
 def test_severity_is_bounded_and_symmetric(said: list[Marks]):
-    answers = [Answer(item="a", account=f"person {n}", marks=one) for n, one in enumerate(said)]
+    answers = [AnnotatorMarks(item="a", account=f"person {n}", marks=one) for n, one in enumerate(said)]
     backwards = [replace(answer, account=f"person {9 - n}") for n, answer in enumerate(answers)]
     found, turned = disputes([item("a", 4)], answers), disputes([item("a", 4)], backwards)
     assert [one.severity for one in found] == [one.severity for one in turned]

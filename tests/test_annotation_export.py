@@ -12,7 +12,7 @@ import pytest
 from annotation_marks import marks_of_first_error, marks_of_ratings
 from stepmark.annotation.export import Exporting, export
 from stepmark.annotation.items import Item
-from stepmark.annotation.labels import Answer, Decision
+from stepmark.annotation.marks import AnnotatorMarks, Decision
 from stepmark.annotation.project import Project
 from stepmark.data.formats.rows import Counts
 from stepmark.data.labelled import read_labelled, write_labelled
@@ -33,12 +33,12 @@ def item(id_: str, steps: int = 4, **more: Any) -> Item:
     return Item(id=id_, solution=Solution(problem=problem, steps=texts, id=id_, source="model-x"), **more)
 
 
-def first(item_: str, account: str, step: int, steps: int = 4, **more: Any) -> Answer:
-    return Answer(item=item_, account=account, marks=marks_of_first_error(step, steps), **more)
+def first(item_: str, account: str, step: int, steps: int = 4, **more: Any) -> AnnotatorMarks:
+    return AnnotatorMarks(item=item_, account=account, marks=marks_of_first_error(step, steps), **more)
 
 
-def each(item_: str, account: str, *ratings: Any, **more: Any) -> Answer:
-    return Answer(item=item_, account=account, marks=marks_of_ratings(ratings), **more)
+def each(item_: str, account: str, *ratings: Any, **more: Any) -> AnnotatorMarks:
+    return AnnotatorMarks(item=item_, account=account, marks=marks_of_ratings(ratings), **more)
 
 
 def rows(
@@ -244,8 +244,8 @@ def test_an_agents_trace_comes_out_in_who_and_whens_shape(tmp_path):
     marks = replace(marks_of_first_error(1, 2), notes=((1, "a guess"),), error_types=((1, "wrong fact"),))
     none = Item(id="w2", solution=one.solution)
     answers = [
-        Answer(item="w1", account="ann", marks=marks),
-        Answer(item="w1", account="bob", marks=marks_of_first_error(1, 2)),
+        AnnotatorMarks(item="w1", account="ann", marks=marks),
+        AnnotatorMarks(item="w1", account="bob", marks=marks_of_first_error(1, 2)),
         first("w2", "ann", -1, steps=2),
         first("w2", "bob", -1, steps=2),
     ]

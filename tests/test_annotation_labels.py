@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from annotation_marks import fold, marks_of_first_error, marks_of_ratings, read_change
-from stepmark.annotation.labels import Change, Folding, change_data, changes_of, marks_data
+from stepmark.annotation.marks import Change, Folding, change_data, changes_of, marks_data
 from stepmark.errors import InputError
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stepmark.show.text import visible
+from stepmark.words import visible
 
 WEB = Path(str(files("stepmark.annotation") / "web"))
 NODE = shutil.which("node")

@@ -11,7 +11,7 @@ import pytest
 from annotation_marks import fold, marks_of_first_error
 from stepmark.annotation.export import Exporting, export
 from stepmark.annotation.items import read_items
-from stepmark.annotation.labels import Answer, Change
+from stepmark.annotation.marks import AnnotatorMarks, Change
 from stepmark.annotation.project import load_project
 from stepmark.data.formats.rows import Counts, ReaderSettings
 from stepmark.data.labelled import read_labelled, write_labelled
@@ -136,7 +136,7 @@ def test_the_documented_record():
     items = read_items(project)
     log = [Change(kind="rate", step=step, rating=rating) for step, rating in ((0, 1), (1, 0), (2, -1))]
     marks = fold("per_step", 4, [*log, Change(kind="submit")], allow_neutral=True)
-    answer = Answer(item="trace_42", account="alice", marks=marks)
+    answer = AnnotatorMarks(item="trace_42", account="alice", marks=marks)
     rows = list(export(project, items, [answer], settings=Exporting(format="potato")))
     assert rows == [
         {
@@ -226,7 +226,7 @@ def test_an_export_reads_back_as_potatos(tmp_path):
     file = potato(tmp_path, SCHEME, *[{"id": "q", "question": "?", "steps": ["a", "b", "c"]}])
     project = load_project(file).project
     items = read_items(project)
-    answer = Answer(item="q", account="ann", marks=marks_of_first_error(1, 3))
+    answer = AnnotatorMarks(item="q", account="ann", marks=marks_of_first_error(1, 3))
     counts = Counts()
     (row,) = export(project, items, [answer], settings=Exporting(format="potato"), tally=counts)
     assert [step["reward"] for step in row["steps"]] == [1, -1, -1]

@@ -75,7 +75,7 @@ RUNS = [
     (stepmark.evaluation.Calibration(bins=4), ["--bins", "4"], ROWS),
     (stepmark.evaluation.Robustness(only=("repeated-step",)), ["--only", "repeated-step"], ROWS),
     (
-        stepmark.evaluation.BestOfN(sizes=(1, 2), verifier="number"),
+        stepmark.evaluation.BestOfNAccuracy(sizes=(1, 2), verifier="number"),
         ["--sizes", "1", "2", "--verifier", "number"],
         CANDIDATES,
     ),

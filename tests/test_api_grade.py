@@ -9,9 +9,9 @@ import stepmark
 from stepmark.cli import main
 from stepmark.data.steps.splitting import REASONING
 from stepmark.errors import IdleSettingWarning, InputError, SettingError, UsageError
+from stepmark.progress import Progress
 from stepmark.records import GradedSolution
 from stepmark.scoring.run import grade, read_graded
-from stepmark.show.progress import Progress
 
 PRM = "scripted_prms:arithmetic"
 ROWS = [

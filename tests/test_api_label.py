@@ -10,7 +10,7 @@ from fake_ray import FakeRay
 from stepmark.cli import main
 from stepmark.data.labelled import read_labelled
 from stepmark.errors import SettingError, UsageError
-from stepmark.labels.solutions import read_labellings
+from stepmark.labels.run import read_labellings
 from stepmark.problems.arithmetic_world import ArithmeticPolicy, wrong_solutions
 
 POLICY = "stepmark.problems.arithmetic_world:ArithmeticPolicy"

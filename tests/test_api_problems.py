@@ -10,7 +10,7 @@ import pytest
 from stepmark import ArithmeticWorld, Problem, load_problems
 from stepmark.cli import main
 from stepmark.errors import InputError, SettingError, UsageError
-from stepmark.problems.sources import read_gsm8k
+from stepmark.problems.loading import read_gsm8k
 
 ROWS = [
     {"question": f"How many? {n}", "answer": f"Two and {n}.\n#### {2 + n}", "id": f"q{n}", "level": n}

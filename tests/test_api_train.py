@@ -19,7 +19,7 @@ from stepmark.metrics.scaling import logit, sigmoid
 from stepmark.models.checkpoint import spec_of
 from stepmark.models.families import FAMILIES
 from stepmark.training import recipe
-from stepmark.training.objectives.families import InFamily, in_family, trainable
+from stepmark.training.objectives.published import InFamily, in_family, trainable
 from tiny_base import tokenizer, write_base
 
 torch.set_num_threads(1)

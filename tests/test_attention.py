@@ -13,7 +13,7 @@ from transformers import AutoModel, Gemma2Config, LlamaConfig, MistralConfig, Qw
 from stepmark.errors import CheckpointError
 from stepmark.models import attention
 from stepmark.models.attention import Plan
-from stepmark.models.tree import pack, passes
+from stepmark.models.packed_tree import pack, passes
 
 torch.set_num_threads(1)
 

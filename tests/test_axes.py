@@ -9,7 +9,7 @@ import pytest
 import stepmark
 from stepmark.annotation.export import export
 from stepmark.annotation.items import items_of_file
-from stepmark.annotation.labels import Answer, Change, Marks, ratings_of
+from stepmark.annotation.marks import AnnotatorMarks, Change, Marks, ratings_of
 from stepmark.annotation.project import Project
 from stepmark.annotation.store import Store
 from stepmark.data.formats.own import to_row
@@ -164,7 +164,7 @@ def test_a_project_is_of_one_axis(tmp_path):
     items = [item for _, item in items_of_file(source, project)]
     assert [s.rating for s in items[0].suggestions] == [1, -1, 1]
     marks = Marks(mode="first_error", steps=3, first_error=2, ratings=ratings_of(2, 3), submitted=True)
-    answers = [Answer(item="a", account="ann", marks=marks, seconds=1.0, at=None)]
+    answers = [AnnotatorMarks(item="a", account="ann", marks=marks, seconds=1.0, at=None)]
     (row,) = export(project, items, answers)
     assert [[(j["axis"], j["rating"]) for j in step] for step in row["judgements"]] == [
         [("tested", 1)],

@@ -25,7 +25,7 @@ from stepmark.labels.bayes import (
     rate_grid,
     rate_nodes,
 )
-from stepmark.labels.methods import label
+from stepmark.labels.labellers import label
 from stepmark.labels.rollout import OWN_ANSWER
 from stepmark.models.scripted import ScriptedPolicy
 from stepmark.records import Problem, Solution, Step, Verdict

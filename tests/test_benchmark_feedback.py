@@ -12,8 +12,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # where benchmarks lie
 
 torch = pytest.importorskip("torch")
 
-from benchmarks.feedback import CRITERIA, RULED_OUT, attempt, judge_of, reason  # noqa: E402
+from benchmarks.feedback import CRITERIA, RULED_OUT, judge_of, reason  # noqa: E402
 from benchmarks.tool_world import ACTIONS, EXACT, ToolWorld  # noqa: E402
+from benchmarks.turns import watched  # noqa: E402
 from benchmarks.turns_policy import Table  # noqa: E402
 
 
@@ -39,7 +40,9 @@ def test_true_sentences_help():
 
     def rate(**ways):
         runs = [
-            attempt(one, random.Random(f"{one.id} {seed}"), table=Table(), prm=prm, **ways)
+            watched(
+                one, random.Random(f"{one.id} {seed}"), table=Table(), prm=prm, ruled_out=RULED_OUT, **ways
+            )
             for one in problems
             for seed in range(2)
         ]

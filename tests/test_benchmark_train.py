@@ -15,7 +15,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForTokenClassification
 
 from stepmark.models.scripted import ScriptedPRM
-from stepmark.problems.sources import Worked
+from stepmark.problems.loading import Worked
 from stepmark.records import Problem, Solution
 from stepmark.training.examples import Example, Target
 from tiny_language_model import tiny_tokenizer

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from stepmark import load_prm
 from stepmark.evaluation.benchmarks.prmbench import PRMBench
 from stepmark.models.backbone import load_tokenizer
-from stepmark.training.checkpoint import write_trained
 from stepmark.training.net import Net, layout_for
 from stepmark.training.objectives.steps import HardLabels
+from stepmark.training.saving import write_trained
 from stepmark.training.settings import Weights
 from tiny_base import write_base
 

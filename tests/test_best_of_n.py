@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from stepmark.errors import InputError
 from stepmark.evaluation.best_of_n import (
     HALVES,
-    Candidate,
     CandidateSet,
     Counting,
+    SampledCandidate,
     common_sizes,
     coverage,
     items_of,
@@ -44,12 +44,12 @@ def candidate(
     answer: int | None = None,
     kind: ScoreKind = "probability",
     **more: Any,
-) -> Candidate:
+) -> SampledCandidate:
     steps = None if scores is None else StepScores(scores=scores, kind=kind)
-    return Candidate(correct=correct, answer=answer, steps=steps, **more)
+    return SampledCandidate(correct=correct, answer=answer, steps=steps, **more)
 
 
-def problem(*candidates: Candidate, id: str = "p") -> CandidateSet:
+def problem(*candidates: SampledCandidate, id: str = "p") -> CandidateSet:
     return CandidateSet(id=id, candidates=candidates)
 
 
@@ -80,7 +80,9 @@ def brute(one: CandidateSet, method: str, n: int) -> tuple[float, float, float]:
     return total[0], total[1], total[2]
 
 
-def choice(pool: list[Candidate], subset: tuple[Candidate, ...], method: str) -> tuple[float, float, float]:
+def choice(
+    pool: list[SampledCandidate], subset: tuple[SampledCandidate, ...], method: str
+) -> tuple[float, float, float]:
     if method == "oracle":
         right = any(c.correct is True for c in subset)
         return float(right), float(not right and any(c.correct is None for c in subset)), 0.0
@@ -112,7 +114,7 @@ def choice(pool: list[Candidate], subset: tuple[Candidate, ...], method: str) ->
     )
 
 
-def score(c: Candidate, how: str) -> float | None:
+def score(c: SampledCandidate, how: str) -> float | None:
     if how == "orm":
         return c.outcome
     if c.steps is None or (None in c.steps.scores and how != "last") or c.steps.scores[-1] is None:
@@ -134,7 +136,7 @@ CANDIDATES = st.builds(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(CANDIDATES, min_size=1, max_size=6))
-def test_every_method_equals_brute_force(candidates: list[Candidate]) -> None:
+def test_every_method_equals_brute_force(candidates: list[SampledCandidate]) -> None:
     one = problem(*candidates)
     sizes = tuple(range(1, len(candidates) + 1))
     row = items_of([one], Counting(sizes=sizes))[0]
@@ -153,7 +155,9 @@ def test_every_method_equals_brute_force(candidates: list[Candidate]) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(CANDIDATES, min_size=2, max_size=7), st.randoms(use_true_random=False))
-def test_the_order_of_the_candidates_means_nothing(candidates: list[Candidate], rng: random.Random) -> None:
+def test_the_order_of_the_candidates_means_nothing(
+    candidates: list[SampledCandidate], rng: random.Random
+) -> None:
     shuffled = candidates[:]
     rng.shuffle(shuffled)
     a, b = of(problem(*candidates)), of(problem(*shuffled))

@@ -12,24 +12,24 @@ import pytest
 import stepmark
 from stepmark.cli import main
 from stepmark.evaluation import best_of_n as best_of_n_report
+from stepmark.evaluation.base import Run
 from stepmark.evaluation.best_of_n import (
-    BestOfN,
+    BestOfNAccuracy,
     candidate_sets,
     items_of,
     price_plot,
     statistic,
 )
 from stepmark.evaluation.cases import Case
-from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import Figure, html, measured, read_result, write_json
 from stepmark.evaluation.scores import CaseScores, Sheet, read_scores
 from stepmark.evaluation.sources import read_cases
 from stepmark.records import LabelledSolution, Problem, Solution, Step, StepScores
-from stepmark.show.evaluation import Examples
+from stepmark.report.evaluation import Examples
 
 
 def evaluate(sheet, *, resamples=1000):
-    return BestOfN().of_candidates(sheet, Run(resamples=resamples))
+    return BestOfNAccuracy().of_candidates(sheet, Run(resamples=resamples))
 
 
 def point(values: dict[str, np.ndarray]) -> dict[str, Figure]:
@@ -228,7 +228,7 @@ def test_the_headline_names_the_best_way_and_its_lead_over_the_vote() -> None:
     """Of 3 wrong ones and a right one the vote is wrong, and the PRM likes the right one best."""
     prm = stepmark.ScriptedPRM({"one": 0.9, "two": 0.1, "three": 0.2, "four": 0.2})
     rows = rows_of_candidates(12, (True, False, False, False))
-    result = stepmark.evaluate(BestOfN(verifier="number"), prm, data=rows, resamples=100)
+    result = stepmark.evaluate(BestOfNAccuracy(verifier="number"), prm, data=rows, resamples=100)
     assert "highest product" in result.verdict and "+100.0 points" in result.verdict
     assert result.figures["held out/over majority/4"].value == 1.0
     # Half as many candidates and their grading cost as much as the vote.
@@ -251,7 +251,9 @@ def test_exact_checks_put_what_they_refute_behind(tmp_path: Path) -> None:
         ("auto", 0.0),
         ("all", 1.0),
     ):  # a scripted PRM has no checks of its own
-        result = stepmark.evaluate(BestOfN(verifier="number", checks=checks), prm, data=rows, resamples=100)
+        result = stepmark.evaluate(
+            BestOfNAccuracy(verifier="number", checks=checks), prm, data=rows, resamples=100
+        )
         assert result.figures["accuracy/best min/2"].value == right
     assert [item["refuted"] for item in result.items] == [1, 1]
 
@@ -261,7 +263,7 @@ def test_what_is_mostly_unknown_has_no_interval() -> None:
     rows = (
         rows_of_candidates(4, (True, None, None, None)) + rows_of_candidates(8, (False, None, None, None))[4:]
     )
-    figures = stepmark.evaluate(BestOfN(verifier="number"), prm, data=rows, resamples=100).figures
+    figures = stepmark.evaluate(BestOfNAccuracy(verifier="number"), prm, data=rows, resamples=100).figures
     assert figures["unknown/single/1"].value == 0.75
     assert figures["accuracy/single/1"].value == 0.5
     assert (figures["accuracy/single/1"].low, figures["accuracy/single/1"].high) == (None, None)
@@ -277,7 +279,7 @@ def test_a_file_of_scores_that_does_not_fit_is_found_before_answers_are_compared
     monkeypatch.setattr(best_of_n_report, "checked", lambda *_: pytest.fail("answers were compared"))
     rows = [{"id": "a", "question": "1?", "gold": "2", "candidates": [{"text": "So 2."}]}]
     with pytest.raises(InputError):
-        stepmark.evaluate(BestOfN(verifier="number"), data=rows, scores=scores)
+        stepmark.evaluate(BestOfNAccuracy(verifier="number"), data=rows, scores=scores)
 
 
 def test_a_wrong_number_of_scores_is_found_at_its_row_with_both_counts(tmp_path: Path) -> None:
@@ -288,11 +290,11 @@ def test_a_wrong_number_of_scores_is_found_at_its_row_with_both_counts(tmp_path:
     rows = [{"id": "a", "question": "1?", "gold": "2", "candidates": [{"text": "1 + 1 = 2.\n\nSo 2."}]}]
     never = {"id": "b", "question": "1?", "gold": "2", "candidates": [{"text": 5}]}  # not read any more
     with pytest.raises(InputError) as caught:
-        stepmark.evaluate(BestOfN(verifier="number"), data=[*rows, never], scores=scores)
+        stepmark.evaluate(BestOfNAccuracy(verifier="number"), data=[*rows, never], scores=scores)
     for part in ("expected 2 scores", "found 3", "`steps`"):
         assert part in str(caught.value)
     steps = [rows[0] | {"candidates": [{"steps": ["1 + 1", "= 2.", "So 2."], "correct": True}]}]
-    result = stepmark.evaluate(BestOfN(verifier="number"), data=steps, scores=scores, progress=False)
+    result = stepmark.evaluate(BestOfNAccuracy(verifier="number"), data=steps, scores=scores, progress=False)
     assert result.figures["accuracy/single/1"].value == 1
 
 
@@ -303,7 +305,7 @@ def test_what_rests_on_a_quarter_of_the_candidates_has_no_interval(tmp_path: Pat
 
     rows = [{"id": str(n), "question": f"q{n}", "gold": "1", "candidates": candidates(n)} for n in range(12)]
     prm = stepmark.ScriptedPRM(lambda problem, steps: 0.5)
-    figures = stepmark.evaluate(BestOfN(), prm, data=rows, resamples=100, progress=False).figures
+    figures = stepmark.evaluate(BestOfNAccuracy(), prm, data=rows, resamples=100, progress=False).figures
     assert figures["policy/org/m/unknown"].value == 3 / 4
     for name, figure in figures.items():
         if name.startswith(("accuracy", "policy/org/m/acc", "policy/org/m/auc", "held out", "over majority")):

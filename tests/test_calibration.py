@@ -10,6 +10,7 @@ import pytest
 
 from stepmark.cli import main
 from stepmark.errors import ScoreKindError, UsageError
+from stepmark.evaluation.base import Run
 from stepmark.evaluation.calibration import (
     FIGURES,
     FITTED,
@@ -26,7 +27,6 @@ from stepmark.evaluation.calibration import (
 )
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.comparison import compare
-from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import measured, read_result
 from stepmark.evaluation.scores import CaseScores, Sheet, check_how, solution_score
 from stepmark.models.spec import LinearHead, Readout, composed

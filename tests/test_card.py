@@ -14,8 +14,8 @@ from huggingface_hub import ModelCard
 import stepmark
 from stepmark.models.families import FAMILIES
 from stepmark.models.spec import ChatLayout, LinearHead, Readout, VocabHead
-from stepmark.training.checkpoint import Written
 from stepmark.training.report import CardFacts, prm_card, serve_command, snippet
+from stepmark.training.saving import Written
 
 SPEC = replace(
     FAMILIES["qwen-prm"],

@@ -16,7 +16,7 @@ import pytest
 
 from stepmark import __version__
 from stepmark.cli import COMMANDS, main
-from stepmark.show.progress import Progress
+from stepmark.progress import Progress
 
 HERE = Path(__file__).parent
 GOOD = {"problem": "p", "steps": ["2 + 3 = 5", "5 + 5 = 10"], "id": "good"}

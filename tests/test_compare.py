@@ -6,10 +6,10 @@ import pytest
 
 from stepmark.cli import main
 from stepmark.errors import InputError
+from stepmark.evaluation.base import Run
 from stepmark.evaluation.benchmarks.processbench import ProcessBench
 from stepmark.evaluation.cases import Case, ratings_until
 from stepmark.evaluation.comparison import compare, table
-from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import read_result, write_json
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.records import Problem, Solution, Step, StepScores

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from default_prm_contrasts import Calculation, contrasts, parse
 
-from stepmark.problems.sources import Worked
+from stepmark.problems.loading import Worked
 from stepmark.records import Problem
 from stepmark.verifiers.checks.equations import calculations
 

@@ -13,7 +13,7 @@ import pytest
 from default_prm_contrasts import contrasts
 
 from stepmark.cli import main
-from stepmark.problems.sources import Worked
+from stepmark.problems.loading import Worked
 from stepmark.records import Problem
 from stepmark.training.run import training_rows
 from tiny_base import write_base

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepmark.cli import main
+from stepmark.evaluation.base import Run
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.comparison import compare
 from stepmark.evaluation.disagreement import (
@@ -22,7 +23,6 @@ from stepmark.evaluation.disagreement import (
     items_of,
     steps_right,
 )
-from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import read_result, write_json
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.metrics.intervals import wilson

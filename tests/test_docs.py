@@ -16,8 +16,8 @@ import pytest
 import stepmark
 from stepmark.cli import COMMANDS
 from stepmark.errors import UsageError
+from stepmark.evaluation.base import EVALUATIONS
 from stepmark.evaluation.benchmarks import declared
-from stepmark.evaluation.evaluation import EVALUATIONS
 from stepmark.evaluation.perturbations import PERTURBATIONS
 from stepmark.models.families import FAMILIES
 from stepmark.models.generative import GENERATIVE

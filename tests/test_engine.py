@@ -20,10 +20,10 @@ from stepmark.errors import CheckpointError, InputError, MarkerInTextError, TooL
 from stepmark.models import attention
 from stepmark.models.encoding import Encoder
 from stepmark.models.engine import CachedPrefix, Engine, PrefixCache, fitting, token_budget, windows
-from stepmark.models.local import HeadPRM, ImplicitPRM
+from stepmark.models.local_prm import HeadPRM, ImplicitPRM
+from stepmark.models.packed_tree import pack
 from stepmark.models.prm import Ledger
 from stepmark.models.spec import LinearHead, LogRatioHead, Readout, ScoringSpec, TextLayout
-from stepmark.models.tree import pack
 from stepmark.records import Problem, Refusal, Solution, Step, StepScores
 from tiny_language_model import tiny_tokenizer
 

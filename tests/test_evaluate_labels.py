@@ -120,6 +120,28 @@ def test_the_command_takes_two_files(tmp_path, capsys):
     assert "step 1: the reference wrong, the judge right" in page
 
 
+def a_judge() -> stepmark.ScriptedPolicy:
+    """Names the second step of problem a, and no step of any other problem."""
+    return stepmark.ScriptedPolicy(
+        lambda request, number: r"\boxed{1}" if "Problem a?" in str(request.prompt) else r"\boxed{-1}",
+        name="a judge",
+    )
+
+
+def test_a_judge_is_asked_and_measured(tmp_path, capsys):
+    people, out = written(tmp_path, "people.jsonl", PEOPLE), tmp_path / "out"
+    line = ["evaluate", "labels", people, "--judge", "tests.test_evaluate_labels:a_judge", "--repeats", "2"]
+    assert main([*line, "--resamples", "100", "--out", str(out)]) == 0
+    figures = {one["name"]: one["value"] for one in json.loads((out / "result.json").read_text())["figures"]}
+    # Of three wrong solutions it names the error of one, and leaves the right one alone; the same twice.
+    assert (figures["all/error"], figures["all/correct"]) == (1 / 3, 1)
+    assert figures["all/stability/first error"] == 1
+    judged = [json.loads(line) for line in (out / "judge-2.jsonl").read_text().splitlines()]
+    assert len(judged) == 4
+    assert main([*line, people, "--out", str(out)]) == 2  # files and a judge
+    assert main(["evaluate", "labels", people, "--repeats", "2", "--out", str(out)]) == 2
+
+
 def test_labels_of_other_solutions_are_refused(tmp_path):
     people = written(tmp_path, "people.jsonl", PEOPLE)
     other = written(tmp_path, "other.jsonl", [row("z", [1, 1, 1])])

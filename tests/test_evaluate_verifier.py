@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stepmark.errors import InputError, UsageError
-from stepmark.evaluation.evaluation import Run
+from stepmark.evaluation.base import Run
 from stepmark.evaluation.result import as_markdown, read_result, write_json
 from stepmark.evaluation.verifier import (
     VerifierAccuracy,

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from stepmark.labels.exact import KINDS, compute, plain, with_errors
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.problems.arithmetic_world import true_labels
-from stepmark.problems.sources import Worked, read_gsm8k
+from stepmark.problems.loading import Worked, read_gsm8k
 from stepmark.records import Problem
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "recipes"))

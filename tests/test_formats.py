@@ -156,7 +156,10 @@ BAD = [
     ({**NATIVE, "id": 1.5}, ["field 'id'", "a string or a whole number, found a number"]),
     ({**NATIVE, "answer": True}, ["field 'answer'", "expected a text or a number, found true"]),
     ({**NATIVE, "meta": "x"}, ["field 'meta'", "expected an object, found a string"]),
-    ({"prompt": [{"role": "user"}], "completions": ["a"]}, ["field 'prompt'", "'messages'"]),
+    (
+        {"prompt": [{"role": "user"}], "completions": ["a"]},
+        ["field 'messages'", "a problem before the first assistant turn"],
+    ),
     ({"prompt": "p", "completions": ["a"], "labels": [True, True]}, ["field 'labels'", "(1), found 2"]),
     (
         {"prompt": "p", "completions": ["a"], "labels": True},
@@ -165,7 +168,6 @@ BAD = [
     ({"messages": []}, ["field 'messages'", "empty list"]),
     ({**PROCESSBENCH, "label": 2}, ["field 'label'", "(2 steps) or -1, found 2"]),
     ({**PROCESSBENCH, "final_answer_correct": 1}, ["field 'final_answer_correct'", "found a number"]),
-    ({**NATIVE, "score": 1.0}, ["field 'score'", "grading writes it", "'meta'"]),
 ]
 
 
@@ -314,9 +316,18 @@ def test_records_are_read_as_they_are():
 
 
 @pytest.mark.parametrize("key", GRADED_KEYS)
-def test_what_grading_writes_is_refused(key):
-    with pytest.raises(InputError, match="grading writes it"):
-        read_solution({**NATIVE, key: None})
+def test_columns_with_the_names_of_those_that_grading_writes_move_under_meta(key, tmp_path):
+    one = read_solution({**NATIVE, key: 1, "meta": {"mine": 2}})
+    (other,) = read_solutions(file_of(tmp_path, {**NATIVE, key: 1, "meta": {"mine": 2}}))
+    for read in (one, other):
+        assert read.meta == {"mine": 2, key: 1}
+        assert key not in read.row and read.row["meta"] == {"mine": 2, key: 1}
+
+
+def test_a_column_that_is_named_otherwise_and_a_score(tmp_path):
+    row = {"Aufgabe": "p", "steps": ["a"], "score": 0.5}
+    (read,) = read_solutions(file_of(tmp_path, row), columns={"problem": "Aufgabe"})
+    assert read.row == {"Aufgabe": "p", "steps": ["a"], "meta": {"score": 0.5}}
 
 
 def test_reading_errors_are_refusals_too(tmp_path):

@@ -13,7 +13,7 @@ from transformers import AutoModel, Gemma2Config, LlamaConfig, MistralConfig, Qw
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
 
 from stepmark.models import attention
-from stepmark.models.tree import pack
+from stepmark.models.packed_tree import pack
 from stepmark.training import net as fused
 from stepmark.training.net import Weight, add_norm, fits, hidden_rows, linears, rotary, swiglu
 

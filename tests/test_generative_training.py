@@ -61,7 +61,10 @@ def lessons(objective, *rows):
 
 def test_thinkprm_learns_to_end_its_critique_and_then_to_decide():
     found, dropped = lessons(Generative(), with_critiques([[THINK[0]], [THINK[1]]]))
-    assert [(lesson.verdict, lesson.said) for lesson in found] == [(True, (True,)), (False, (True, False))]
+    assert [(lesson.verdict, lesson.step_verdicts) for lesson in found] == [
+        (True, (True,)),
+        (False, (True, False)),
+    ]
     prefill = "\nLet's verify step by step:"
     assert found[0].parts == (
         Part(prefill=prefill, text=" Step 1: it is \\boxed{correct}", ends=True),
@@ -280,7 +283,7 @@ def test_critiques_of_the_whole_solution(base):
     verdicts = Generative(critic=ThinkPRM(per_step="verdicts"))
     whole = THINK[1].partition("\n</think>")[0]
     found, dropped = lessons(verdicts, with_critiques([[whole], [whole]]))
-    assert [(lesson.said, len(lesson.parts)) for lesson in found] == [((True, False), 1)]
+    assert [(lesson.step_verdicts, len(lesson.parts)) for lesson in found] == [((True, False), 1)]
     assert "Step 2: 6 + 1 = 8" in found[0].prompt[0].content
     assert dropped.counts == {}
     # The same critiques in two rows are one.

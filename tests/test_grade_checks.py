@@ -14,13 +14,13 @@ from score_servers import InProcess
 from stepmark.cli import main
 from stepmark.errors import BackendError, InputError, SettingError
 from stepmark.models.prm import Grade, first_error
-from stepmark.models.remote.prm import RemotePRM
+from stepmark.models.remote.client import RemotePRM
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import Finding
+from stepmark.report.terminal import solution_lines
 from stepmark.scoring.report import write_report
 from stepmark.scoring.run import grade, read_graded
 from stepmark.serving.settings import ServerSettings
-from stepmark.show.terminal import solution_lines
 
 ADDRESS = "http://here"
 STEPS = ["60 + 60 = 120 km.", "60 * 2.5 = 120 km.", "The answer is 120."]
@@ -251,7 +251,7 @@ def test_a_refuted_step_is_red_and_its_solution_never_the_best(tmp_path):
     """Whatever its score: here it is the highest of all, and every step is far over the threshold."""
     from rich.console import Console
 
-    from stepmark.show import colour
+    from stepmark.report import colour
 
     prm = stepmark.ScriptedPRM({"2 + 2 = 5": 0.99, "So 5.": 0.98, "2 + 2 = 4": 0.7, "fair": 0.6})
     given = ["2 + 2 = 5\nSo 5.", "2 + 2 = 4", "fair"]

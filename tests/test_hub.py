@@ -19,8 +19,8 @@ from stepmark.cli import main
 from stepmark.errors import BackendError, CheckpointError, UsageError
 from stepmark.integrations.hub import publish
 from stepmark.models.checkpoint import spec_of
-from stepmark.training.checkpoint import Written
 from stepmark.training.report import CardFacts, prm_card
+from stepmark.training.saving import Written
 
 torch.set_num_threads(1)
 REPO = "someone/my-prm"

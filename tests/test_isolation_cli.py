@@ -10,7 +10,7 @@ import pytest
 from stepmark.backends import VerdictRequest
 from stepmark.cli import main
 from stepmark.errors import UsageError
-from stepmark.sampling.problems import build
+from stepmark.sampling.run import build
 from stepmark.verifiers import code_sandbox
 from stepmark.verifiers.base import load_verifier
 

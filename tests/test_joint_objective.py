@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 
 from stepmark.training.examples import Dropped
-from stepmark.training.items import items_of
 from stepmark.training.objectives.base import right_tokens
 from stepmark.training.objectives.steps import HardLabels
+from stepmark.training.packing import items_of
 from tiny_base import example, net_for, write_base
 
 torch.set_num_threads(1)

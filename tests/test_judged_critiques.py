@@ -59,7 +59,7 @@ def test_thinkprm_takes_the_votes_on_the_steps_so_far_together():
         "Step 2: step 2: step 2 uses the 6 of step 1, and adds wrongly: \\boxed{incorrect}",
     ]
     assert [lesson.parts[1].text for lesson in found] == [" yes", " yes", " no"]
-    assert [lesson.said for lesson in found] == [(True,), (True,), (True, False)]
+    assert [lesson.step_verdicts for lesson in found] == [(True,), (True,), (True, False)]
     assert "It is 8." not in found[2].prompt[0].content
     assert dropped == {}
     # Graded by the verdicts of one critique: it reads the whole solution, and stops at the first wrong step.
@@ -79,7 +79,7 @@ def test_a_place_is_said_step_by_step():
     assert one.parts[0].text == (
         "\n\nsteps 1 and 2 add; step 2 wrongly. step 2\n\nStep 1: \\boxed{correct}\nStep 2: \\boxed{incorrect}"
     )
-    assert (one.verdict, one.whole, one.said) == (False, True, (True, False, None))
+    assert (one.verdict, one.whole, one.step_verdicts) == (False, True, (True, False, None))
     assert one.parts[1].text == " no"
     assert dropped == {}
     # Another place than the labels': the right verdict for a wrong reason.

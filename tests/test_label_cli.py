@@ -213,7 +213,7 @@ def test_a_budget_ends_the_run_and_says_what_was_left(tmp_path, capsys):
         (["bayes", "nothere.jsonl", "--policy", ARITHMETIC, "--out", "o.jsonl"], "no such file"),
         (["bays", "FILE"], "bayes"),
         (["FILE", "--method", "bays", "--out", "o.jsonl"], "Did you mean 'bayes'"),
-        (["FILE", "--method", "stepmark.searches.best_of_n:BestOfN", "--out", "o.jsonl"], "found BestOfN"),
+        (["FILE", "--method", "stepmark.searches.sampled:BestOfN", "--out", "o.jsonl"], "found BestOfN"),
         (
             ["FILE", "--method", "stepmark.labels.bayes:BayesianSearch", "--out", "o.jsonl"],
             "expected --policy",
@@ -342,4 +342,26 @@ def test_the_command_labels_by_a_file_and_shows_what_is_missing_after_its_step(t
     assert "It is polite." in page  # what each axis means stands at the top
     manifest = json.loads((tmp_path / "j.jsonl.manifest.json").read_text())
     assert [one["text"] for one in manifest["method"]["criteria"]] == ["It is polite.", "A run of the tests."]
-    assert manifest["failed"]["tested"] == {"solutions": 1, "steps": 1}
+    assert manifest["failed"]["tested"] == {"solutions": 1, "steps": 1, "open": 0}
+
+
+def test_a_criterion_that_the_judge_left_open_everywhere_is_called_open(tmp_path, monkeypatch, capsys):
+    """Replies that split evenly on one criterion decide nothing of it: it neither fails nor holds."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    rules = CRITERIA_RULES.replace(
+        "json.dumps(reply)", "json.dumps({**reply, 'tested': []} if number % 2 else reply)"
+    )
+    (tmp_path / "open_rules.py").write_text(rules)
+    (tmp_path / "team.toml").write_text(TEAM)
+    (tmp_path / "t.jsonl").write_text(json.dumps({"problem": "1 + 1?", "steps": ["2"], "id": "t"}))
+    command = ["label", "judge", "t.jsonl", "--policy", "open_rules:judge", "--criteria", "team.toml"]
+    assert main([*command, "--votes", "2", "--out", "j.jsonl"]) == 0
+    printed = capsys.readouterr().err.splitlines()
+    (line,) = [line for line in printed if line.startswith("tested:")]
+    assert "open in 1 solution" in line and "fails" not in line
+    manifest = json.loads((tmp_path / "j.jsonl.manifest.json").read_text())
+    assert manifest["failed"] == {
+        "polite": {"solutions": 0, "steps": 0, "open": 0},
+        "tested": {"solutions": 0, "steps": 0, "open": 1},
+    }

@@ -17,7 +17,15 @@ from stepmark.backends.replies import MemoryReplies
 from stepmark.data.steps.splitting import split
 from stepmark.errors import InputError
 from stepmark.labels.labelling import Labelling
-from stepmark.labels.tree import RolloutTree, TreeLabels, cut_branch, on_lines, prefixes, priority, way_of
+from stepmark.labels.rollout_tree import (
+    RolloutTree,
+    TreeLabels,
+    cut_branch,
+    on_lines,
+    prefixes,
+    priority,
+    way_of,
+)
 from stepmark.problems.arithmetic_world import (
     ArithmeticPolicy,
     SolverSettings,

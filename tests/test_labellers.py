@@ -15,10 +15,10 @@ from stepmark.data.formats.own import to_row
 from stepmark.data.labelled import read_labelled, write_labelled
 from stepmark.errors import InputError, UsageError
 from stepmark.labels.bayes import BayesianSearch
+from stepmark.labels.labellers import label
 from stepmark.labels.labelling import CUT_OFF, Labelling, Rollouts, probe
-from stepmark.labels.methods import label
 from stepmark.labels.rollout import OWN_ANSWER, BinarySearch, EveryStep, hard_label, soft_label
-from stepmark.labels.tree import RolloutTree
+from stepmark.labels.rollout_tree import RolloutTree
 from stepmark.problems.arithmetic_world import (
     ArithmeticPolicy,
     KnownSolution,

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from stepmark.cli import main
+from stepmark.data.reading import Row
 from stepmark.errors import InputError, TooLongError
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.scoring.hook import hook_reply
@@ -275,7 +276,7 @@ def test_a_session_without_a_turn_is_a_failure_that_says_why(
     path.write_text(lines(SESSION[:1]))
     assert main(["watch", str(path), "--prm", "none"]) == 1
     assert "assistant" in capsys.readouterr().err
-    assert main(["watch", str(tmp_path / "missing.jsonl"), "--prm", "none"]) == 2
+    assert main(["watch", str(tmp_path / "missing.jsonl"), "--prm", "none"]) == 1
 
 
 def test_a_file_is_followed_until_ctrl_c(tmp_path: Path):
@@ -433,6 +434,68 @@ def test_a_hook_that_fails_never_blocks(text: str, monkeypatch, capsys):
     code, out, err = hook(text, monkeypatch, capsys)
     assert (code, out) == (1, "")
     assert err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["watch", "--hook", "--treshold", "0.3"],
+        ["watch", "--hook", "--threshold", "low"],
+        ["watch", "--hok"],
+        ["wach", "--hook"],
+        ["watch", "--hook", "--config", "/nowhere.toml"],
+        ["watch", "--hook", "--judge", "http://127.0.0.1:9/v1"],
+        ["watch", "--hook", "--votes", "0"],
+    ],
+)
+def test_a_mistyped_hook_never_ends_with_2_which_blocks(words: list[str], capsys):
+    assert main(words) == 1
+    assert capsys.readouterr().err
+
+
+JUDGE_RULES = """
+import json, stepmark
+
+def judge():
+    def reply(request, number):
+        text = request.prompt[-1].content
+        verdict = "fail" if "Done." in text and "pytest" not in text else "pass"
+        return json.dumps({"tested": {"verdict": verdict, "reason": "Run the tests first."}})
+    return stepmark.ScriptedPolicy(reply, name="rules")
+"""
+
+
+def test_a_judge_makes_a_turn_weak_in_the_terminal_and_in_the_hook(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "live_judge_rules.py").write_text(JUDGE_RULES)
+    (tmp_path / "team.toml").write_text('[criteria]\ntested = "The tests ran."\n')
+    judge = ["--judge", "live_judge_rules:judge", "--criteria", str(tmp_path / "team.toml"), "--votes", "1"]
+    path = tmp_path / "s.jsonl"
+    path.write_text(lines([*SESSION[:3], entry("assistant", "Done.", "d", "c")]))
+    assert main(["watch", str(path), "--prm", "none", "--json", *judge]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["weak"] for row in rows] == [False, True]
+    assert [(one["criterion"], one["source"]) for one in rows[1]["feedback"]] == [("tested", "judge")]
+    code, out, _ = hook(json.dumps(payload(path)), monkeypatch, capsys, *judge)
+    assert code == 0 and "Run the tests first." in json.loads(out)["reason"]
+    path.write_text(lines([*SESSION[:3], entry("assistant", "pytest passed. Done.", "d", "c")]))
+    assert hook(json.dumps(payload(path)), monkeypatch, capsys, *judge)[:2] == (0, "")
+
+
+def test_a_turn_that_the_judge_cannot_read_says_so_and_the_others_are_judged():
+    from stepmark.labels import Judge
+    from stepmark.models.scripted import ScriptedPolicy
+
+    reply = '{"tested": {"verdict": "fail", "reason": "No test ran."}}'
+    judge = Judge(criteria={"tested": "The tests ran."}, votes=1, temperature=0)
+    live = LiveScores(None, judge=judge.watching(ScriptedPolicy(lambda request, number: reply)))
+    rows = [{"role": "user", "content": ASK}, {"role": "assistant", "content": "First."}]
+    rows += [{"role": "user", "content": "Go on."}, {"role": "assistant", "content": "<paragraph_0> Next."}]
+    read = [Row(data=row, file="s", line=at) for at, row in enumerate(rows, start=1)]
+    first, second = live.update(read, settled=True)
+    assert isinstance(first, TurnScore) and isinstance(second, TurnScore)
+    assert (first.weak, first.unread) == (True, None)
+    assert not second.weak and second.unread
 
 
 @pytest.mark.parametrize(

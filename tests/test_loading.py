@@ -15,7 +15,7 @@ from stepmark.models.encoding import Encoder
 from stepmark.models.families import FAMILIES
 from stepmark.models.policies.local import LocalPolicy
 from stepmark.models.pooling import PoolingPRM
-from stepmark.models.remote.prm import RemotePRM
+from stepmark.models.remote.client import RemotePRM
 from stepmark.models.spec import ChatLayout, LinearHead, Readout, ScoringSpec, TextLayout, spec_key
 from stepmark.training.settings import Weights
 from token_servers import TokenServer

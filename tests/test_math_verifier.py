@@ -14,7 +14,7 @@ from stepmark.errors import MissingExtraError
 from stepmark.verifiers import math_process as answer_process
 from stepmark.verifiers.base import answer_groups, load_verifier
 from stepmark.verifiers.math_process import AnswerProcess
-from stepmark.verifiers.math_worker import Guard
+from stepmark.verifiers.math_worker import AuditHook
 
 pytest.importorskip("math_verify")
 
@@ -186,8 +186,8 @@ def test_the_guard_refuses_what_mathematics_does_not_need(tmp_path):
     program = f"""
 import sys, os, socket, subprocess
 sys.path.insert(0, {str(Path(answer_process.__file__).parent)!r})
-from math_worker import Guard
-guard = Guard(({str(tmp_path)!r} + os.sep,))
+from math_worker import AuditHook
+guard = AuditHook(({str(tmp_path)!r} + os.sep,))
 sys.addaudithook(guard)
 inside = {str(tmp_path / "module.py")!r}
 open(inside, "w").close()
@@ -208,7 +208,7 @@ os._exit(0) if sys.stdout.flush() is None else None
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.stdout.split("\n")[0] == f"{[False, *[True] * 9]} True", done.stderr
-    assert Guard(()).closed is False
+    assert AuditHook(()).closed is False
 
 
 def test_groups_of_expressions(math):

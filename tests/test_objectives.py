@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from stepmark.errors import InputError
 from stepmark.training.examples import Dropped, Target, by_problem
-from stepmark.training.items import items_of
 from stepmark.training.objectives import OBJECTIVES
 from stepmark.training.objectives.steps import (
     BetaBinomial,
@@ -25,6 +24,7 @@ from stepmark.training.objectives.steps import (
     TargetTokens,
     ThreeClass,
 )
+from stepmark.training.packing import items_of
 from tiny_base import LAYOUT, branching, counted, example, net_for, rated, write_base
 
 torch.set_num_threads(1)

@@ -335,6 +335,38 @@ def test_other_answers_are_refused(built, activation):
             grade([{"messages": MESSAGES}], prm)
 
 
+def test_our_server_answers_classify_as_vllm_does(built, critic):
+    """The request of OpenHands' client: one rendered text; and ours for vLLM: token ids."""
+    pytest.importorskip("fastapi", reason="needs fastapi: pip install stepmark[serve]")
+    import httpx
+
+    from score_servers import OnPort
+
+    text = rendered(MESSAGES, TOOLS)
+    ids = built.tokenizer(text, add_special_tokens=False)["input_ids"]
+    expected = classified(built, ids)
+    with OnPort(critic) as server:
+        name = httpx.get(f"{server.url}/v1/models").json()["data"][0]["id"]
+        for given in (text, ids, [text], [ids]):
+            answer = httpx.post(f"{server.url}/classify", json={"model": name, "input": given}).json()
+            (item,) = answer["data"]
+            assert item["probs"] == pytest.approx(expected, abs=1e-5)
+            assert (item["index"], item["num_classes"]) == (0, len(LABELS))
+            assert item["label"] == LABELS[expected.index(max(expected))]
+            assert answer["usage"]["prompt_tokens"] == len(ids)
+        asked = {"input": [text, ids[:40]], "use_activation": False}
+        raw = httpx.post(f"{server.url}/classify", json=asked).json()["data"]
+        for one, probs in zip(raw, (expected, classified(built, ids[:40])), strict=True):
+            assert torch.tensor(one["probs"]).sigmoid().tolist() == pytest.approx(probs, abs=1e-5)
+        for wrong, field in (("", "input.0"), ([], "input"), ([[1], ""], "input.1"), ([[10**7]], "input.0")):
+            refused = httpx.post(f"{server.url}/classify", json={"input": wrong})
+            assert (refused.status_code, refused.json()["error"]["field"]) == (400, field), refused.text
+        with load_prm(server.url, tokenizer=str(built.folder), family="openhands-critic") as remote:
+            [graded] = grade([{"messages": MESSAGES, "tools": TOOLS}], remote)
+    [here] = grade([{"messages": MESSAGES, "tools": TOOLS}], critic)
+    assert graded.scores == pytest.approx(here.scores, abs=1e-5)
+
+
 def test_a_conversation_with_an_empty_turn_is_refused(critic):
     with pytest.raises(InputError):
         critic.grade(None, [*MESSAGES[:2], {"role": "assistant", "content": ""}])

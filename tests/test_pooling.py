@@ -128,6 +128,20 @@ def test_answers_in_another_order_and_in_several_batches(built, here):
     assert (prm.ledger.solutions, prm.ledger.steps) == (4, 8)
 
 
+def test_what_a_server_reports_as_cached_is_not_counted_as_computed(built):
+    vllm = as_vllm(built, every_token=False)
+
+    def reporting(body):
+        usage = {"prompt_tokens": 1, "total_tokens": 1, "prompt_tokens_details": {"cached_tokens": 16}}
+        return {**vllm(body), "usage": usage}
+
+    with TokenServer("/pooling", reporting) as server:
+        prm = client(server, built, batch=3)
+        list(prm.score_many(SOLUTIONS))
+        tokens = sum(len(ids) for body in server.bodies for ids in body["input"])
+    assert (prm.ledger.tokens_in, prm.ledger.tokens_computed) == (tokens, tokens - 2 * 16)
+
+
 def test_a_refused_solution_is_not_sent(built, here):
     marked = Solution.of("p", ["one <extra_0> two"])
     with TokenServer("/pooling", as_vllm(built, every_token=False)) as server:

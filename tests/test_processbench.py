@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 import stepmark
 from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.base import Run
 from stepmark.evaluation.benchmarks.processbench import ProcessBench
 from stepmark.evaluation.cases import Case, ratings_until
-from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import as_markdown, html, write_json
 from stepmark.evaluation.scores import CaseScores, Sheet, read_scores
 from stepmark.evaluation.sources import read_cases
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step, StepScores
-from stepmark.show.evaluation import Examples
+from stepmark.report.evaluation import Examples
 
 
 def evaluate(sheet, *, threshold=None, resamples=1000, seed=0):

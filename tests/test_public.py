@@ -83,8 +83,8 @@ def test_every_name_of_a_package_is_there_and_documented(package):
 
 def test_packages_hold_the_methods_of_the_verbs():
     pytest.importorskip("torch")
-    from stepmark.labels.methods import METHODS as LABELLERS
-    from stepmark.rl.credit.methods import CREDITS
+    from stepmark.labels.labellers import METHODS as LABELLERS
+    from stepmark.rl.credit.assignment import CREDITS
     from stepmark.searches.methods import METHODS as SEARCHES
     from stepmark.training.objectives import OBJECTIVES
 
@@ -97,7 +97,7 @@ def test_packages_hold_the_methods_of_the_verbs():
         for kind in map(methods.load, methods):
             assert getattr(package, kind.__name__) is kind
     assert stepmark.evaluation.ProcessBench(threshold="argmax").threshold == "argmax"
-    assert {"ProcessBench", "BestOfN"} <= set(dir(stepmark.evaluation))
+    assert {"ProcessBench", "BestOfNAccuracy"} <= set(dir(stepmark.evaluation))
     assert "lazy_names" not in dir(stepmark)
     assert stepmark.labels.EveryStep(k=2).k == 2
 

@@ -40,9 +40,9 @@ from stepmark.models.spec import (
     VocabHead,
 )
 from stepmark.records import Solution
-from stepmark.training import checkpoint as module
-from stepmark.training.checkpoint import layout_of, process_reward_head, write_adapter, write_merged
+from stepmark.training import saving as module
 from stepmark.training.report import snippet
+from stepmark.training.saving import layout_of, process_reward_head, write_adapter, write_merged
 
 torch.set_num_threads(1)
 MARK = "<extra_0>"

@@ -18,8 +18,8 @@ from checkpoints import _hidden_at_marks, _rows, chatml_tokenizer
 from stepmark.cli import main
 from stepmark.models.backbone import load_backbone
 from stepmark.models.spec import LinearHead, Readout, ScoringSpec, TextLayout
-from stepmark.training.checkpoint import write_merged
 from stepmark.training.report import FOLDER, serve_command
+from stepmark.training.saving import write_merged
 from vllm_server import Vllm, needs_vllm
 
 pytestmark = [pytest.mark.slow, needs_vllm]

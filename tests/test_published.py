@@ -12,7 +12,7 @@ from stepmark.models import families as published
 from stepmark.models.families import FAMILIES, PUBLISHED, find_published, full_name, nearest_names, table
 from stepmark.models.generative import GENERATIVE
 from stepmark.models.places import folder_of
-from stepmark.show.tables import markdown
+from stepmark.report.tables import markdown
 
 ROOT = Path(__file__).parent.parent
 

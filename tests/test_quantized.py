@@ -15,10 +15,10 @@ from stepmark import Solution, load_prm
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.models import attention
 from stepmark.models.engine import Engine
+from stepmark.models.packed_tree import pack
 from stepmark.models.placement import follow, plan_on, spread, stream_network
 from stepmark.models.prm import Ledger
 from stepmark.models.quantized import QuantizedLinear, elements, quantized_bytes
-from stepmark.models.tree import pack
 
 
 def stream_backbone(folder: Path, quantize: str | None = None) -> Any:

@@ -17,7 +17,6 @@ from stepmark.data.formats.own import to_row
 from stepmark.data.formats.rows import LabelledRow
 from stepmark.models.spec import read_spec
 from stepmark.records import Judgement, LabelledSolution, Solution
-from stepmark.training.checkpoint import write_trained
 from stepmark.training.examples import by_problem
 from stepmark.training.measure import calibrate
 from stepmark.training.objectives.steps import (
@@ -31,6 +30,7 @@ from stepmark.training.objectives.steps import (
     ThreeClass,
 )
 from stepmark.training.recipe import Recipe, run_recipe
+from stepmark.training.saving import write_trained
 from stepmark.training.settings import Training
 from stepmark.training.trainer import Trainer
 from tiny_base import branching, counted, net_for, rated, write_base

@@ -161,7 +161,7 @@ def packed() -> list[str]:
     """The names that a wheel of this tree has."""
     package = ROOT / "src" / "stepmark"
     files = [file for file in package.rglob("*") if file.is_file() and "__pycache__" not in file.parts]
-    rest = ("entry_points.txt", "licenses/LICENSE", "licenses/src/stepmark/show/vendor/katex/LICENSE")
+    rest = ("entry_points.txt", "licenses/LICENSE", "licenses/src/stepmark/report/vendor/katex/LICENSE")
     return [
         *(file.relative_to(ROOT / "src").as_posix() for file in files),
         *(f"stepmark-{stepmark.__version__}.dist-info/{name}" for name in rest),

@@ -24,7 +24,7 @@ from stepmark.errors import (
     UsageError,
 )
 from stepmark.models.http import Patience
-from stepmark.models.remote.prm import RemotePRM
+from stepmark.models.remote.client import RemotePRM
 from stepmark.records import GradedSolution, Problem, Refusal, Step
 
 ADDRESS = "http://there:8000"
@@ -211,7 +211,7 @@ def test_a_key_comes_from_one_variable_and_goes_nowhere_else(monkeypatch):
 
 def test_a_client_loads_no_torch():
     code = (
-        "import sys; from score_servers import Words; from stepmark.models.remote.prm import RemotePRM; "
+        "import sys; from score_servers import Words; from stepmark.models.remote.client import RemotePRM; "
         "prm = RemotePRM('http://there', transport=Words().transport); assert prm.score('p', steps=['a b']) == [0.5]; "
         "assert not {'torch', 'transformers', 'fastapi'} & set(sys.modules)"
     )

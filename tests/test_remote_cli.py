@@ -9,13 +9,13 @@ from contextlib import ExitStack
 import pytest
 import torch
 
-import stepmark.models.remote.prm
+import stepmark.models.remote.client
 from score_servers import OnPort
 from stepmark import load_prm
 from stepmark.cli import main
 from stepmark.errors import BackendError, UnreachableError, UsageError
 from stepmark.models.http import Patience
-from stepmark.models.remote.prm import RemotePRM
+from stepmark.models.remote.client import RemotePRM
 from stepmark.models.scripted import ScriptedPRM
 from token_servers import TokenServer
 
@@ -109,7 +109,7 @@ def test_a_run_whose_server_fails_goes_on_where_it_was(tmp_path, monkeypatch, ca
     file, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     file.write_text("".join(json.dumps({"problem": f"problem {i}", "steps": ["a"]}) + "\n" for i in range(8)))
     with OnPort(ScriptedPRM(script)) as server:
-        monkeypatch.setattr(stepmark.models.remote.prm, "RemotePRM", impatient)
+        monkeypatch.setattr(stepmark.models.remote.client, "RemotePRM", impatient)
         command = ["grade", str(file), "--prm", server.url, "--out", str(out)]
         assert main(command) == 1
         told = capsys.readouterr().err

@@ -14,17 +14,17 @@ from stepmark import Solution, grade, load_prm
 from stepmark.backends.replies import MemoryReplies
 from stepmark.models import prm as prms
 from stepmark.models.http import Patience
-from stepmark.models.remote.prm import RemotePRM
+from stepmark.models.remote.client import RemotePRM
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.problems.arithmetic import arithmetic_problems
 from stepmark.problems.arithmetic_world import ArithmeticPolicy
 from stepmark.records import Problem, Refusal, Step, StepScores
 from stepmark.searches.base import Grading
 from stepmark.searches.beam import BeamSearch
-from stepmark.searches.best_of_n import BestOfN
 from stepmark.searches.mcts import MCTS
 from stepmark.searches.run import models_of
 from stepmark.searches.run import run as search_run
+from stepmark.searches.sampled import BestOfN
 from stepmark.verifiers.base import load_verifier
 
 torch.set_num_threads(1)

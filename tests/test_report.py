@@ -344,7 +344,7 @@ def test_only_our_scripts_may_run_and_nothing_is_loaded(tmp_path: Path) -> None:
         "base-uri": "'none'",
         "form-action": "'none'",
     }
-    show = files("stepmark.show")
+    show = files("stepmark.report")
     assert scripts == [
         (show / name).read_text(encoding="utf-8") for name in ("vendor/katex/katex.min.js", "page.js")
     ]
@@ -356,7 +356,7 @@ def test_only_our_scripts_may_run_and_nothing_is_loaded(tmp_path: Path) -> None:
 
 
 def test_vendored_katex_is_what_its_page_says() -> None:
-    folder = files("stepmark.show") / "vendor/katex"
+    folder = files("stepmark.report") / "vendor/katex"
     assert "katex@0.19.1" in (folder / "README.md").read_text()
     assert 'version:"0.19.1"' in (folder / "katex.min.js").read_text()
     assert "MIT" in (folder / "LICENSE").read_text()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rl_adapters_world import CONTROL, PIECES
 from stepmark.errors import InputError, UsageError
 from stepmark.models.scripted import ScriptedPRM
-from stepmark.rl.adapters.completions import (
+from stepmark.rl.adapters.rating import (
     NO_ZERO,
     advantages,
     batch_of_rows,
@@ -26,7 +26,7 @@ from stepmark.rl.adapters.completions import (
     token_row,
 )
 from stepmark.rl.batch import Batch
-from stepmark.rl.credit.methods import GRPO, Discounted, MinForm, ProcessGRPO
+from stepmark.rl.credit.assignment import GRPO, Discounted, MinForm, ProcessGRPO
 
 
 def decode(ids):

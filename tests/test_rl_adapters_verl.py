@@ -20,7 +20,7 @@ import torch
 from rl_adapters_world import CONTROL, PIECES, conversations, discounted, step_score
 from stepmark.errors import InputError
 from stepmark.rl.batch import Batch
-from stepmark.rl.credit.methods import CREDITS
+from stepmark.rl.credit.assignment import CREDITS
 
 PYTHON = os.environ.get("STEPMARK_VERL_PYTHON")
 pytestmark = [

@@ -18,10 +18,10 @@ pytest.importorskip("matplotlib")
 from stepmark.cli import main  # noqa: E402
 from stepmark.errors import UsageError  # noqa: E402
 from stepmark.models.policies.local import LocalPolicy  # noqa: E402
-from stepmark.rl.credit.methods import load_credit  # noqa: E402
+from stepmark.rl.credit.assignment import load_credit  # noqa: E402
 from stepmark.rl.monitor import read_watched  # noqa: E402
+from stepmark.rl.policy_trainer import Update  # noqa: E402
 from stepmark.rl.report import PolicyProgressLines  # noqa: E402
-from stepmark.rl.trainer import Update  # noqa: E402
 from stepmark.training.state import read_lines  # noqa: E402
 from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402
 

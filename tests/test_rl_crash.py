@@ -46,7 +46,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(place):
-    modules = ("transformers", "peft", "stepmark.cli.rl", "stepmark.rl.trainer", "stepmark.rl.report")
+    modules = ("transformers", "peft", "stepmark.cli.rl", "stepmark.rl.policy_trainer", "stepmark.rl.report")
     made = Runs(place / "outputs", *modules, "matplotlib.figure", "rl_models")
     yield made
     made.close()

@@ -27,7 +27,7 @@ from stepmark.rl.credit.advantages import (
     to_go,
     whitened,
 )
-from stepmark.rl.credit.methods import (
+from stepmark.rl.credit.assignment import (
     GRPO,
     PPO,
     PRIME,

@@ -19,12 +19,12 @@ from stepmark.rl.monitor import (  # noqa: E402
     read_watched,
     watched,
 )
+from stepmark.rl.policy_trainer import PolicyEvaluation  # noqa: E402
 from stepmark.rl.report import alarm_words, rl_html  # noqa: E402
 from stepmark.rl.rewarding import (  # noqa: E402
     RewardedCompletion,
     StepSpans,
 )
-from stepmark.rl.trainer import PolicyEvaluation  # noqa: E402
 from stepmark.training.state import LogLines as JsonLines  # noqa: E402
 from stepmark.training.state import read_lines  # noqa: E402
 from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402

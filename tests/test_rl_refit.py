@@ -14,16 +14,16 @@ from stepmark.models.scripted import ScriptedPRM  # noqa: E402
 from stepmark.records import Problem  # noqa: E402
 from stepmark.rl import refit as refitting  # noqa: E402
 from stepmark.rl.actor import Actor  # noqa: E402
-from stepmark.rl.credit.methods import ProcessGRPO  # noqa: E402
+from stepmark.rl.credit.assignment import ProcessGRPO  # noqa: E402
 from stepmark.rl.monitor import Monitor, read_watched  # noqa: E402
+from stepmark.rl.policy_trainer import PolicyTrainer  # noqa: E402
 from stepmark.rl.refit import Refit  # noqa: E402
 from stepmark.rl.settings import PolicyTraining, Refitting  # noqa: E402
-from stepmark.rl.trainer import PolicyTrainer  # noqa: E402
-from stepmark.training.checkpoint import write_trained  # noqa: E402
-from stepmark.training.comparison import HeldOut  # noqa: E402
 from stepmark.training.examples import Dropped  # noqa: E402
+from stepmark.training.held_out import HeldOut  # noqa: E402
 from stepmark.training.measure import Trained  # noqa: E402
 from stepmark.training.objectives.steps import HardLabels  # noqa: E402
+from stepmark.training.saving import write_trained  # noqa: E402
 from stepmark.training.state import read_lines  # noqa: E402
 from tiny_base import net_for, write_base  # noqa: E402
 from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402

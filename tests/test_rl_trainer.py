@@ -16,16 +16,13 @@ from stepmark.models.policies.local import Drawn  # noqa: E402
 from stepmark.models.scripted import ScriptedPRM  # noqa: E402
 from stepmark.records import Problem  # noqa: E402
 from stepmark.rl.actor import Actor, padded, passes, rows_of  # noqa: E402
-from stepmark.rl.credit.methods import (  # noqa: E402
+from stepmark.rl.credit.assignment import (  # noqa: E402
     GRPO,
     PPO,
     PRIME,
     ProcessGRPO,
 )
-from stepmark.rl.implicit import OnlineImplicit  # noqa: E402
-from stepmark.rl.rewarding import batch_of, judge, scored  # noqa: E402
-from stepmark.rl.settings import Implicit, PolicyTraining  # noqa: E402
-from stepmark.rl.trainer import (  # noqa: E402
+from stepmark.rl.policy_trainer import (  # noqa: E402
     PolicyTrainer,
     policy_loss,
     seed_of,
@@ -33,8 +30,11 @@ from stepmark.rl.trainer import (  # noqa: E402
     token_weights,
     value_loss,
 )
-from stepmark.training.checkpoint import write_trained  # noqa: E402
+from stepmark.rl.prime import OnlineImplicit  # noqa: E402
+from stepmark.rl.rewarding import batch_of, judge, scored  # noqa: E402
+from stepmark.rl.settings import Implicit, PolicyTraining  # noqa: E402
 from stepmark.training.objectives.steps import HardLabels  # noqa: E402
+from stepmark.training.saving import write_trained  # noqa: E402
 from tiny_base import net_for, write_base  # noqa: E402
 from tiny_language_model import tiny_model, tiny_tokenizer  # noqa: E402
 

@@ -28,8 +28,7 @@ from hypothesis import strategies as st
 import stepmark
 from stepmark.errors import UsageError
 from stepmark.rl.adapters import verifiers
-from stepmark.rl.adapters.completions import batch_of_rows, estimator, row_of, token_row
-from stepmark.rl.adapters.turns import rate_turns, turn_spans
+from stepmark.rl.adapters.rating import batch_of_rows, estimator, rate_turns, row_of, token_row, turn_spans
 
 WORDS = ["look", " up", "add", " them", "7", " apples", "A=3", " B=4", "<eos>", "<tool>"]
 CONTROL = {"<eos>", "<tool>"}
@@ -91,7 +90,7 @@ def test_the_methods_are_the_functions():
     turns = stepmark.rl.turns
     batch = turns.Turns(
         rewards=torch.tensor([[0.75, 0.5], [0.25, 0.0], [1.25, 0.0]]),
-        taken=torch.tensor([[True, True], [True, True], [True, False]]),
+        present=torch.tensor([[True, True], [True, True], [True, False]]),
         outcome=torch.tensor(OUTCOMES),
         groups=torch.zeros(3, dtype=torch.int64),
     )
@@ -283,7 +282,7 @@ class Written:
 def test_skyrl_gets_rows_of_rewards_and_the_same_credit(skyrl):
     prompts = [[{"role": "user", "content": "How many?"}]] * 3
     batch = {"prompts": prompts, "batch_metadata": SimpleNamespace(training_phase="train")}
-    generator = skyrl.adapter.TurnRewards(Written(), SimpleNamespace(decode=decode), PRM)
+    generator = skyrl.adapter.TurnRewardGenerator(Written(), SimpleNamespace(decode=decode), PRM)
     output = asyncio.run(generator.generate(batch))
     assert output["rewards"][0] == [0, 0.75, 0, 0, 0.5, 1.0]
     assert output["rollout_metrics"] == {"prm/steps": 5 / 3, "prm/refused": 0.0, "prm/score": 2.75 / 5}
@@ -315,9 +314,9 @@ def test_skyrl_gets_rows_of_rewards_and_the_same_credit(skyrl):
 def test_skyrl_evaluates_on_its_own_rewards_and_refuses_pieces(skyrl):
     words = SimpleNamespace(decode=decode)
     prompts = ["How many?"] * 3
-    evaluated = skyrl.adapter.TurnRewards(Written(), words, PRM)
+    evaluated = skyrl.adapter.TurnRewardGenerator(Written(), words, PRM)
     batch = {"prompts": prompts, "batch_metadata": SimpleNamespace(training_phase="eval")}
     assert asyncio.run(evaluated.generate(batch))["rewards"][2] == 0.0
-    pieces = skyrl.adapter.TurnRewards(Written(is_last_step=[True] * 3), words, PRM)
+    pieces = skyrl.adapter.TurnRewardGenerator(Written(is_last_step=[True] * 3), words, PRM)
     with pytest.raises(UsageError, match="step_wise_trajectories"):
         asyncio.run(pieces.generate({"prompts": prompts}))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stepmark.errors import InputError, UsageError
 from stepmark.rl.batch import Batch
-from stepmark.rl.credit.methods import MTGRPO, Discounted
+from stepmark.rl.credit.assignment import MTGRPO, Discounted
 from stepmark.rl.credit.turns import (
     Turns,
     discounted,
@@ -32,7 +32,7 @@ def turns(rewards: list[list[float]], outcome: list[float], groups: list[int] | 
     table = torch.tensor(rewards, dtype=D)
     return Turns(
         rewards=table,
-        taken=~table.isnan(),
+        present=~table.isnan(),
         outcome=torch.tensor(outcome, dtype=D),
         groups=torch.tensor(groups or [0] * len(outcome)),
     )
@@ -95,7 +95,7 @@ def test_no_turns_are_named():
         with pytest.raises(InputError, match="at least one turn"):
             Turns(
                 rewards=table,
-                taken=table.bool(),
+                present=table.bool(),
                 outcome=torch.zeros(2),
                 groups=torch.zeros(2, dtype=torch.int64),
             )

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from stepmark.errors import UsageError
+from stepmark.evaluation.base import Run
 from stepmark.evaluation.cases import Case, ratings_until
-from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.perturbations import PERTURBATIONS
 from stepmark.evaluation.robustness import (
     Robustness,
@@ -26,7 +26,7 @@ from stepmark.evaluation.robustness import (
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.models.scripted import ScriptedPRM
 from stepmark.records import Refusal, Solution, StepScores
-from stepmark.show.tables import markdown
+from stepmark.report.tables import markdown
 
 
 def evaluate(sheet, changes, *, settings=None, resamples=1000):

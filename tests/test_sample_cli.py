@@ -13,7 +13,7 @@ from stepmark.cli import main
 from stepmark.data.solutions import read_solutions
 from stepmark.errors import BackendError, InputError, SettingError, UsageError
 from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
-from stepmark.sampling.problems import read_samples
+from stepmark.sampling.run import read_samples
 
 ASKED: list[tuple[str, int]] = []
 BROKEN = {"at": None}

@@ -9,7 +9,7 @@ import pytest
 from stepmark.backends.replies import ReplyFile
 from stepmark.errors import InputError, TooLongError
 from stepmark.models.scripted import ScriptedPolicy
-from stepmark.problems.sources import read_problems
+from stepmark.problems.loading import read_problems
 from stepmark.records import Problem
 from stepmark.sampling import Sampling, sample
 

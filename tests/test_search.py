@@ -16,11 +16,11 @@ from stepmark.models.scripted import ScriptedPolicy
 from stepmark.records import Problem
 from stepmark.searches.base import Budget, Grading, Steps
 from stepmark.searches.beam import BeamSearch, DiverseTrees
-from stepmark.searches.best_of_n import BestOfN, Greedy, Majority, WeightedVote
 from stepmark.searches.mcts import MCTS
 from stepmark.searches.meaning import meaning
 from stepmark.searches.rebase import Rebase, allocation
-from stepmark.searches.rows import view_of
+from stepmark.searches.result_rows import view_of
+from stepmark.searches.sampled import BestOfN, Greedy, Majority, WeightedVote
 
 LAST = Grading(aggregate="last")
 
@@ -570,7 +570,7 @@ def test_a_budget_that_ends_takes_the_best_step_to_its_end():
 
 def test_the_ledger_names_what_caches_save():
     """One beam of two steps: after "step 0 a" the policy is given its prompt and that step, and the PRM reads the second step alone."""
-    from stepmark.searches.rows import cost_row, found_row
+    from stepmark.searches.result_rows import cost_row, found_row
 
     world = World({(): ["step 0 a"], ("step 0 a",): ["so 7"]}, lambda steps: 0.9)
     found = world.find(BeamSearch(width=1, expand=1))

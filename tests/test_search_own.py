@@ -265,7 +265,7 @@ def test_a_labeller_takes_settings_too_those_of_its_rollouts_among_them(tmp_path
     manifest = json.loads((tmp_path / "o.jsonl.manifest.json").read_text())
     # A labeller of the library has no source of one's own.
     assert manifest["source"] == {"method": "stepmark.labels.formulas:Formulas", "modules": {}}
-    from stepmark.labels.methods import load_labeller
+    from stepmark.labels.labellers import load_labeller
 
     for name in ("stepmark.labels.rollout:EveryStep", "rollout"):
         made, _ = load_labeller(name, ["how.temperature=0.5", "k=3", "how.seed=4"])

@@ -35,11 +35,11 @@ from stepmark.problems.arithmetic_world import ArithmeticPolicy
 from stepmark.records import Problem, Refusal, Solution, StepScores
 from stepmark.searches.base import Budget, Grading, Steps
 from stepmark.searches.beam import BeamSearch, DiverseTrees
-from stepmark.searches.best_of_n import BestOfN, Greedy, Majority
 from stepmark.searches.mcts import MCTS
 from stepmark.searches.rebase import Rebase
 from stepmark.searches.run import Models, models_of
 from stepmark.searches.run import run as search_run
+from stepmark.searches.sampled import BestOfN, Greedy, Majority
 from stepmark.verifiers.base import load_verifier
 
 torch.set_num_threads(1)

@@ -20,9 +20,9 @@ from stepmark.models.scripted import ScriptedPolicy, ScriptedPRM
 from stepmark.records import Problem
 from stepmark.searches.base import Grading, Steps
 from stepmark.searches.beam import BeamSearch
-from stepmark.searches.best_of_n import BestOfN, Majority
 from stepmark.searches.mcts import MCTS
 from stepmark.searches.run import models_of, run
+from stepmark.searches.sampled import BestOfN, Majority
 from stepmark.verifiers.base import load_verifier
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "best_of_n"

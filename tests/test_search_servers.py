@@ -20,9 +20,9 @@ from stepmark.models.http import Patience
 from stepmark.models.policies.openai import OpenAIPolicy
 from stepmark.searches.base import Steps
 from stepmark.searches.beam import BeamSearch
-from stepmark.searches.best_of_n import BestOfN
 from stepmark.searches.mcts import MCTS
 from stepmark.searches.run import Models, models_of, run
+from stepmark.searches.sampled import BestOfN
 from stepmark.verifiers.base import load_verifier
 from test_policy_server import Fake
 from test_pooling import as_vllm, client

@@ -23,7 +23,7 @@ JSON = {"content-type": "application/json"}
 
 def error(answer, status, kind, field=None):
     assert answer.status_code == status, answer.text
-    body = wire.ErrorAnswer.model_validate(answer.json()).error
+    body = wire.ErrorResponse.model_validate(answer.json()).error
     assert (body.type, body.field) == (kind, field), body
     assert TYPES[kind] == status
     return body.message
@@ -43,7 +43,7 @@ def test_scores_of_several_solutions():
         }
         answer = await client.post("/v1/score", json=body)
         assert answer.status_code == 200
-        wire.ScoreAnswer.model_validate(answer.json())
+        wire.ScoreResponse.model_validate(answer.json())
         assert answer.json() == {
             "object": "scores",
             "model": "sums",
@@ -121,7 +121,7 @@ def test_what_the_prm_cannot_read_has_an_error_in_its_place():
             ]
         }
         answer = (await client.post("/v1/score", json=body)).json()
-        wire.ScoreAnswer.model_validate(answer)
+        wire.ScoreResponse.model_validate(answer)
         results = answer["results"]
         assert [one["index"] for one in results] == list(range(8))
         assert [one.get("score") for one in results] == [0.75, *[None] * 6, 0.75]
@@ -177,7 +177,7 @@ def test_candidates_come_best_first_and_equal_ones_by_index():
             ],
         }
         answer = (await client.post("/v1/rank", json=body)).json()
-        wire.RankAnswer.model_validate(answer)
+        wire.RankResponse.model_validate(answer)
         assert answer["object"] == "ranking"
         assert [one["index"] for one in answer["results"]] == [2, 4, 0, 5, 1, 3]
         assert [one.get("score") for one in answer["results"]] == [0.9, 0.9, 0.2, 0.2, None, None]
@@ -239,7 +239,7 @@ def test_models_health_and_readiness():
     async def conversation(client):
         assert (await client.get("/health")).json() == {"status": "ok"}
         listed = (await client.get("/v1/models")).json()
-        [entry] = wire.ModelsAnswer.model_validate(listed).data
+        [entry] = wire.ModelsResponse.model_validate(listed).data
         assert (entry.id, entry.owned_by, entry.max_model_len) == ("mine", "stepmark", None)
         facts = entry.stepmark
         assert facts is not None
@@ -256,9 +256,9 @@ def test_models_health_and_readiness():
 @pytest.mark.parametrize(
     ("path", "request_model", "answer_model"),
     [
-        ("/v1/score", wire.ScoreRequest, wire.ScoreAnswer),
-        ("/v1/rank", wire.RankRequest, wire.RankAnswer),
-        ("/v1/rewards", wire.RewardsRequest, wire.RewardsAnswer),
+        ("/v1/score", wire.ScoreSolutionsRequest, wire.ScoreResponse),
+        ("/v1/rank", wire.RankRequest, wire.RankResponse),
+        ("/v1/rewards", wire.RewardsRequest, wire.RewardsResponse),
     ],
 )
 def test_every_example_is_answered_as_declared(path, request_model, answer_model):
@@ -287,7 +287,7 @@ def test_rewards_are_those_of_the_library():
 
     async def conversation(client):
         answer = (await client.post("/v1/rewards", json={"messages": conversations, **settings})).json()
-        wire.RewardsAnswer.model_validate(answer)
+        wire.RewardsResponse.model_validate(answer)
         for one, known in zip(answer["results"], expected, strict=True):
             assert (one["turns"], one["scores"]) == (list(known.turns), list(known.scores))
             assert one["tokens"] == list(known.tokens)

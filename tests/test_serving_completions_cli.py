@@ -68,7 +68,7 @@ def test_a_policy_by_its_factory_answers():
     told = asyncio.run(once()).json()
     # 0.7 for five, 0.2 + 0.2 for six.
     assert told["choices"][0]["message"]["content"] == "2 + 3 = 5\nThe answer is 5."
-    assert [one["score"] for one in told["stepmark"]["candidates"]] == [WRONG, WRONG, PLAIN]
+    assert [one["aggregate"] for one in told["stepmark"]["candidates"]] == [WRONG, WRONG, PLAIN]
     assert told["usage"] == {"prompt_tokens": 7, "completion_tokens": 33, "total_tokens": 40}
 
 

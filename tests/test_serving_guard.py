@@ -13,7 +13,7 @@ import pytest
 from serving_site import prm, site, talk  # isort: skip  (it skips where fastapi is not installed)
 
 from stepmark.errors import InputError, TooLongError, UsageError
-from stepmark.models.remote.wire import ErrorAnswer
+from stepmark.models.remote.wire import ErrorResponse
 from stepmark.serving.app import build_app
 from stepmark.serving.guard import Keys
 from stepmark.serving.service import Service
@@ -27,7 +27,7 @@ BOB = "bobs-key-0123456789"
 
 def error(answer, status, kind):
     assert answer.status_code == status, answer.text
-    body = ErrorAnswer.model_validate(answer.json()).error
+    body = ErrorResponse.model_validate(answer.json()).error
     assert body.type == kind
     return body.message
 
@@ -134,6 +134,41 @@ def test_a_body_is_too_large_by_its_header_and_by_its_bytes():
         assert (await client.post("/v1/score", content=exact, headers=JSON)).status_code == 200
 
     talk(conversation, settings=ServerSettings(max_body_mb=1000 / 2**20))
+
+
+def test_the_bodies_of_all_requests_together_are_bounded():
+    """Two halves fit and a third does not, whether it waits to be answered or is still being sent; what was answered makes room again."""
+    gate = Gate()
+
+    async def conversation():
+        size = 2000 / 2**20
+        async with site(prm(script=gate), ServerSettings(max_body_mb=size, queue_mb=size)) as (client, _):
+            half = json.dumps({**ONE, "id": "x" * 800}).encode()
+            assert 800 < len(half) < 1000
+            more = asyncio.Event()
+
+            async def slow():
+                yield half[:-1]
+                await more.wait()
+                yield half[-1:]
+
+            first = asyncio.create_task(client.post("/v1/score", content=half, headers=JSON))
+            await gate.entered()
+            second = asyncio.create_task(client.post("/v1/score", content=slow(), headers=JSON))
+            await asyncio.sleep(0.1)
+            refused = await client.post("/v1/score", content=half, headers=JSON)
+            error(refused, 429, "busy")
+            assert int(refused.headers["retry-after"]) >= 1 and refused.headers["connection"] == "close"
+            gate.open.set()
+            more.set()
+            assert {(await one).status_code for one in (first, second)} == {200}
+            for _ in range(4):
+                answer = await client.post("/v1/score", content=half, headers=JSON)
+                assert answer.status_code == 200
+
+    asyncio.run(conversation())
+    with pytest.raises(UsageError, match="queue_mb"):
+        ServerSettings(max_body_mb=16, queue_mb=8)
 
 
 def test_a_body_that_does_not_come_is_not_waited_for():

@@ -16,7 +16,7 @@ from pathlib import Path
 import serving_site  # noqa: F401  (it skips where fastapi is not installed)
 from ports import lasting_port
 from stepmark.models.http import Patience
-from stepmark.models.remote.prm import RemotePRM
+from stepmark.models.remote.client import RemotePRM
 from stepmark.records import Solution
 
 TESTS = Path(__file__).parent

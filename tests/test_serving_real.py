@@ -44,7 +44,7 @@ def test_pooling_gives_the_heads_rows(zoo):
         assert name == built.folder.name
         body = {"model": name, "input": [ids, ids], "task": "token_classify", "use_activation": False}
         answer = await client.post("/pooling", json=body)
-        pooled = wire.PoolingAnswer.model_validate(answer.json())
+        pooled = wire.PoolingResponse.model_validate(answer.json())
         assert [one.index for one in pooled.data] == [0, 1]
         assert pooled.usage.prompt_tokens == pooled.usage.total_tokens == 2 * len(ids)
         rows = torch.tensor(pooled.data[0].data)

@@ -18,7 +18,7 @@ from stepmark.errors import UsageError
 from stepmark.models.families import FAMILIES
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.training.examples import Dropped, Example, LabelRules, Target, examples_of_labels
-from stepmark.training.objectives.families import in_family
+from stepmark.training.objectives.published import in_family
 from stepmark.training.objectives.steps import HardLabels, SeveralLabels
 from stepmark.training.recipe import Recipe, run_recipe
 from stepmark.training.settings import Training

@@ -10,7 +10,7 @@ import pytest
 from cyclopts import App
 
 from stepmark.cli import COMMANDS, main
-from stepmark.cli.examples import examples
+from stepmark.cli.help_examples import examples
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -85,7 +85,7 @@ def test_every_public_name_is_in_the_reference():
             continue
         places = {
             "search": "searches.run.search",
-            "label": "labels.solutions.label",
+            "label": "labels.run.label",
             "train": "training.run.train",
             "evaluate": "evaluation.run.evaluate",
             "train_policy": "rl.run.train_policy",
@@ -101,7 +101,7 @@ def test_every_public_name_is_in_the_reference():
 
 
 def test_every_labeller_is_in_the_reference():
-    from stepmark.labels.methods import METHODS
+    from stepmark.labels.labellers import METHODS
 
     page = (DOCS / "reference.md").read_text(encoding="utf-8")
     for place in METHODS.values():

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.base import load_evaluation
 from stepmark.evaluation.benchmarks import declared
 from stepmark.evaluation.benchmarks.agent_processbench import AgentProcessBench
 from stepmark.evaluation.benchmarks.deltabench import DeltaBench
 from stepmark.evaluation.benchmarks.hard2verify import Hard2Verify
 from stepmark.evaluation.benchmarks.prmbench import PRMBench
 from stepmark.evaluation.benchmarks.processbench import ProcessBench
-from stepmark.evaluation.evaluation import load_evaluation
 from stepmark.evaluation.run import evaluate
 
 
@@ -304,8 +304,8 @@ def test_mr_ben_reads_nested_solutions_programs_and_unmarked_errors(tmp_path):
     # named wrong: q/0; truth wrong: q/0 and q/2 of three. tp 1, fn 1, tn 1
     assert values["logic/mcc"] == pytest.approx(1 / (1 * 2 * 1 * 2) ** 0.5)
     texts = [["One.", "Two,\nand more.", "Solution: A"], ["def f():", "return 1"]]
+    from stepmark.evaluation.base import Run
     from stepmark.evaluation.benchmarks.mr_ben import MRBen
-    from stepmark.evaluation.evaluation import Run
 
     cases = list(MRBen().cases(str(data), Run()))
     assert [list(cases[at].solution.texts) for at in (0, 3)] == texts

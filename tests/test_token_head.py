@@ -21,10 +21,10 @@ from stepmark.models.spec import TextLayout
 from stepmark.models.token_head import token_features
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.training.examples import Dropped, by_problem
-from stepmark.training.items import step_tokens
 from stepmark.training.net import Net
-from stepmark.training.objectives.families import in_family
+from stepmark.training.objectives.published import in_family
 from stepmark.training.objectives.steps import CrossEntropy, HardLabels, Outcome, ThreeClass
+from stepmark.training.packing import step_tokens
 from stepmark.training.recipe import Recipe, run_recipe
 from stepmark.training.settings import Training
 from tiny_base import branching, example, weights_of, write_base

@@ -15,11 +15,11 @@ from stepmark.cli import main
 from stepmark.metrics.binary import auc
 from stepmark.models.places import BUILT_IN_BASE
 from stepmark.models.spec import read_spec
-from stepmark.training.checkpoint import write_trained
-from stepmark.training.comparison import HeldOut, Scored, compare
 from stepmark.training.examples import by_problem
+from stepmark.training.held_out import HeldOut, Scored, compare
 from stepmark.training.objectives.steps import HardLabels, ThreeClass
 from stepmark.training.recipe import Recipe, run_recipe, starting_point
+from stepmark.training.saving import write_trained
 from stepmark.training.settings import Training
 from stepmark.training.trainer import Trainer
 from test_recipe import planted

@@ -19,7 +19,7 @@ from stepmark.data.labelled import read_labelled
 from stepmark.models.encoding import Encoder
 from stepmark.models.families import FAMILIES
 from stepmark.training.examples import Dropped, LabelRules, Target, by_problem, examples
-from stepmark.training.items import batches, items_of
+from stepmark.training.packing import batches, items_of
 from tiny_base import LAYOUT, branching, example, tokenizer
 
 

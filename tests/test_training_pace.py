@@ -11,9 +11,9 @@ import torch
 
 from stepmark.cli import main
 from stepmark.training import trainer as trainers
-from stepmark.training.checkpoint import write_trained
 from stepmark.training.examples import by_problem
 from stepmark.training.objectives.steps import HardLabels
+from stepmark.training.saving import write_trained
 from stepmark.training.settings import Training
 from stepmark.training.trainer import Trainer, few_steps, rate_groups
 from tiny_base import branching, example, net_for, write_base

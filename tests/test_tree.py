@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepmark.models.tree import common_prefix, pack, passes
+from stepmark.models.packed_tree import common_prefix, pack, passes
 
 # Few letters, so that prefixes are shared, whole sequences repeat, and one is often the prefix of another.
 FORESTS = st.lists(

@@ -22,7 +22,7 @@ from trl import GRPOConfig
 
 from rl_adapters_world import PIECES, conversations, first, second, steps_prm
 from stepmark.rl.adapters.trl import ProcessGRPOTrainer, prm_reward
-from stepmark.rl.credit.methods import CREDITS
+from stepmark.rl.credit.assignment import CREDITS
 
 job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
 rank, processes = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

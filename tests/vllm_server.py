@@ -17,18 +17,20 @@ needs_vllm = pytest.mark.skipif(
 
 
 class Vllm:
-    """`vllm` with some words (`serve FOLDER …`) on a free port, in float32; gives its address."""
+    """`vllm` with some words (`serve FOLDER …`) on a free port, in float32, or a recipe that takes its engine's settings; gives its address."""
 
-    def __init__(self, words, log) -> None:
+    def __init__(self, words, log, *, recipe=None) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         assert PYTHON is not None
         self.log = log
-        place = ["--host", "127.0.0.1", "--port", str(self.port), "--dtype", "float32", "--enforce-eager"]
+        place = ["--host", "127.0.0.1", "--port", str(self.port)]
+        command = ["-m", "vllm.entrypoints.cli.main"] if recipe is None else [str(recipe)]
+        place += ["--dtype", "float32", "--enforce-eager"] if recipe is None else []
         with log.open("wb") as out:
             self.process = subprocess.Popen(
-                [PYTHON, "-m", "vllm.entrypoints.cli.main", *words, *place],
+                [PYTHON, *command, *words, *place],
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 env={

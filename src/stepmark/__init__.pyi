@@ -13,7 +13,7 @@ from stepmark.data.labelled import read_labelled as read_labelled
 from stepmark.data.steps.splitting import split as split
 from stepmark.evaluation.run import evaluate as evaluate
 from stepmark.integrations.hub import publish as publish
-from stepmark.labels.solutions import label as label
+from stepmark.labels.run import label as label
 from stepmark.metrics.aggregate import aggregate as aggregate
 from stepmark.metrics.agreement import krippendorff_alpha as krippendorff_alpha
 from stepmark.models.load import load_prm as load_prm
@@ -22,7 +22,7 @@ from stepmark.models.prm import PRM as PRM
 from stepmark.models.scripted import ScriptedPolicy as ScriptedPolicy
 from stepmark.models.scripted import ScriptedPRM as ScriptedPRM
 from stepmark.problems.arithmetic_world import ArithmeticWorld as ArithmeticWorld
-from stepmark.problems.sources import load_problems as load_problems
+from stepmark.problems.loading import load_problems as load_problems
 from stepmark.records import GradedSolution as GradedSolution
 from stepmark.records import GradedStep as GradedStep
 from stepmark.records import Judgement as Judgement
@@ -35,7 +35,7 @@ from stepmark.records import Step as Step
 from stepmark.records import StepScores as StepScores
 from stepmark.records import Verdict as Verdict
 from stepmark.rl.run import train_policy as train_policy
-from stepmark.sampling.problems import sample as sample
+from stepmark.sampling.run import sample as sample
 from stepmark.scoring.run import grade as grade
 from stepmark.searches.run import search as search
 from stepmark.serving.app import BackgroundServer as BackgroundServer

@@ -12,7 +12,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass,
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from stepmark.errors import InputError
-from stepmark.show.text import ABSENT, amount, first_error_words, number, shortened
+from stepmark.words import ABSENT, amount, first_error_words, number, shortened
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -148,7 +148,7 @@ class Solution:
         return cls(problem=Problem(text=problem), steps=as_steps, id=id)
 
     def _repr_html_(self) -> str:
-        from stepmark.show.html import steps_fragment
+        from stepmark.report.html import steps_fragment
 
         return steps_fragment(
             self.texts, problem=self.problem.text, headline=f"{amount(len(self.steps), 'step')}, not graded"
@@ -180,7 +180,7 @@ class SampledSolution:
     """The other columns of the problem's row."""
 
     def _repr_html_(self) -> str:
-        from stepmark.show.html import steps_fragment
+        from stepmark.report.html import steps_fragment
 
         verdict = {True: "right", False: "wrong", None: "no verdict"}[self.outcome]
         return steps_fragment([self.text], problem=self.problem.text, headline=verdict)
@@ -245,7 +245,7 @@ class LabelledSolution:
         return {**record_row(self.solution), "labels": list(self.labels)}
 
     def _repr_html_(self) -> str:
-        from stepmark.show.html import steps_fragment
+        from stepmark.report.html import steps_fragment
 
         return steps_fragment(
             self.solution.texts,
@@ -461,7 +461,7 @@ class GradedSolution:
         Console().print(self._lines(title))
 
     def _lines(self, title: str | None = None) -> RenderableType:
-        from stepmark.show.terminal import solution_lines
+        from stepmark.report.terminal import solution_lines
 
         return solution_lines(
             self.problem.text,
@@ -528,7 +528,7 @@ class GradedSolution:
         return f"{self.aggregate} {ABSENT if self.score is None else number(self.score)}"
 
     def _repr_html_(self) -> str:
-        from stepmark.show.html import solution_fragment
+        from stepmark.report.html import solution_fragment
 
         return solution_fragment(
             problem=self.problem.text,

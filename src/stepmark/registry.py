@@ -41,7 +41,7 @@ class Registry(Mapping[str, str]):
         setting: the argument that takes such a name.
         call: of methods with settings, what makes a class one: the name of a function that it has.
         base: what such a class must be derived from; None for nothing.
-        wanted: in messages, what is expected of one.
+        expected: in messages, what is expected of a class.
         page: the page of the documentation that builds one.
         decided: field to what decides it, which is why it is no setting.
     """
@@ -54,11 +54,11 @@ class Registry(Mapping[str, str]):
         setting: str = "method",
         call: str = "__call__",
         base: Callable[[], type] | None = None,
-        wanted: str = "",
+        expected: str = "",
         page: str = "",
         decided: Mapping[str, str] | None = None,
     ) -> None:
-        self.what, self.setting, self.call, self.wanted, self.page = what, setting, call, wanted, page
+        self.what, self.setting, self.call, self.expected, self.page = what, setting, call, expected, page
         self.decided = decided or {}
         self._entries, self._base = dict(entries), base
 
@@ -98,12 +98,12 @@ class Registry(Mapping[str, str]):
         except AttributeError as error:
             raise UsageError(f"{self.what} {name!r}: {module} has no {attribute!r}") from error
 
-    def make(self, name: str, wanted: Sequence[str], *, article: str = "a") -> Any:
+    def make(self, name: str, attributes: Sequence[str], *, article: str = "a") -> Any:
         """What the call of a user's function or class gives.
 
         Args:
             name: a name here, or "package.module:factory".
-            wanted: attributes that it must have.
+            attributes: names that it must have.
             article: of `what`, in messages.
 
         Raises:
@@ -117,7 +117,7 @@ class Registry(Mapping[str, str]):
                 f"{name} is a {type(factory).__name__}; expected a function or class whose call gives {thing}"
             )
         instance = _called(factory, name, "its call")
-        lacking = [item for item in wanted if getattr(instance, item, _ABSENT) is _ABSENT]
+        lacking = [item for item in attributes if getattr(instance, item, _ABSENT) is _ABSENT]
         if lacking:
             raise UsageError(
                 f"{name}: expected {thing} from its call, found a {type(instance).__name__}, which has no {', '.join(lacking)}"
@@ -146,11 +146,11 @@ class Registry(Mapping[str, str]):
                 )
             if isinstance(method, type) or not callable(getattr(type(method), self.call, None)):
                 raise UsageError(
-                    f"`{self.setting}`: expected {', '.join(self)}, or {self.wanted}; found {method!r}. See docs/{self.page}"
+                    f"`{self.setting}`: expected {', '.join(self)}, or {self.expected}; found {method!r}. See docs/{self.page}"
                 )
             if not isinstance(getattr(method, "name", None), str):
                 raise UsageError(
-                    f"`{self.setting}`: expected {self.wanted}; found {method!r}, which has no name. See docs/{self.page}"
+                    f"`{self.setting}`: expected {self.expected}; found {method!r}, which has no name. See docs/{self.page}"
                 )
             return method, None
         if method not in self and not FACTORY.fullmatch(method):
@@ -198,7 +198,7 @@ class Registry(Mapping[str, str]):
         else:
             return
         raise UsageError(
-            f"{where}: expected {self.wanted}; found {of.__name__}, which {problem}. See docs/{self.page}"
+            f"{where}: expected {self.expected}; found {of.__name__}, which {problem}. See docs/{self.page}"
         )
 
     def _check(self, instance: Any, where: str) -> None:

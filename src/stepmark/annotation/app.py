@@ -23,10 +23,10 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
-from stepmark.annotation.agreement import SideBySide, disputes, project_progress, side_by_side, step_agreement
+from stepmark.annotation.disputes import SideBySide, disputes, project_progress, side_by_side, step_agreement
 from stepmark.annotation.export import FORMATS, Exporting, export
 from stepmark.annotation.items import Item, view
-from stepmark.annotation.labels import Change, Decision, marks_data
+from stepmark.annotation.marks import Change, Decision, marks_data
 from stepmark.annotation.project import NOTE_CHARACTERS, Project
 from stepmark.annotation.store import DECIDING, Log, Person, RefusedError, Store, shows_suggestions
 from stepmark.data.json_rows import parse_row
@@ -39,7 +39,7 @@ Body = TypeVar("Body", bound="_Strict")
 BODY_BYTES = 256 * 1024
 """Of one request."""
 WEB = resources.files("stepmark.annotation") / "web"
-KATEX = resources.files("stepmark.show") / "vendor" / "katex"
+KATEX = resources.files("stepmark.report") / "vendor" / "katex"
 HEADERS = {
     "content-security-policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'",
@@ -325,8 +325,8 @@ def figures(store: TheStore, project: TheProject, _: Admin) -> Response:
     data = {
         "progress": project_progress(items, answers, overlap=project.overlap),
         "people": [
-            {"name": one.name, "link": store.link_of(one), "submitted": submitted.count(one.name)}
-            for one in people
+            {"name": person.name, "link": store.link_of(person), "submitted": submitted.count(person.name)}
+            for person in people
         ],
         "agreement": step_agreement(items, answers),
         "formats": list(FORMATS),
@@ -347,13 +347,13 @@ def export_file(store: TheStore, project: TheProject, request: Request, _: Admin
     except ValidationError as error:
         raise _invalid(error) from None
     rows = list(export(project, store.items(), store.answers(project), store.decisions(), settings))
-    kept = [json.dumps(row, ensure_ascii=False) for row in rows if not isinstance(row, InputError)]
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows if not isinstance(row, InputError)]
     return Response(
-        "".join(f"{row}\n" for row in kept).encode("utf-8", "replace"),
+        "".join(f"{row}\n" for row in lines).encode("utf-8", "replace"),
         media_type="application/jsonl",
         headers={
             "content-disposition": f'attachment; filename="{settings.format}.jsonl"',
-            "x-stepmark-left-out": str(len(rows) - len(kept)),
+            "x-stepmark-left-out": str(len(rows) - len(lines)),
         },
     )
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from stepmark.annotation.items import Item, Suggestion
-from stepmark.annotation.labels import Answer, Decision, item_first
+from stepmark.annotation.marks import AnnotatorMarks, Decision, item_first
 from stepmark.annotation.project import Project
 from stepmark.data.formats.potato import AI, CONFIRMED
 from stepmark.data.formats.prm800k import IN_META
@@ -27,7 +27,7 @@ from stepmark.labels.consensus import Consensus
 from stepmark.records import Judgement, LabelledSolution
 from stepmark.registry import unknown_name
 from stepmark.settings import settings
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 View = Literal["together", "annotators", "decided"]
 Agreement = Literal["first-error-agrees", "majority"]
@@ -75,7 +75,7 @@ class Exporting:
 def export(
     project: Project,
     items: Iterable[Item],
-    answers: Iterable[Answer],
+    answers: Iterable[AnnotatorMarks],
     decisions: Iterable[Decision] = (),
     settings: Exporting | None = None,
     tally: Counts | None = None,
@@ -96,13 +96,13 @@ def export(
 def _rows(
     project: Project,
     items: Iterable[Item],
-    answers: Iterable[Answer],
+    answers: Iterable[AnnotatorMarks],
     decisions: Iterable[Decision],
     settings: Exporting,
     tally: Counts,
 ) -> Iterator[LabelledRow]:
     known = {item.id: item for item in items}
-    by_item: dict[str, list[Answer]] = {}
+    by_item: dict[str, list[AnnotatorMarks]] = {}
     for answer in answers:
         _check(answer, known)
         by_item.setdefault(answer.item, []).append(answer)
@@ -119,7 +119,7 @@ def _rows(
             yield row
 
 
-def _check(answer: Answer | Decision, known: Mapping[str, Item]) -> None:
+def _check(answer: AnnotatorMarks | Decision, known: Mapping[str, Item]) -> None:
     who, item = f"{answer.item} by {answer.account}", known.get(answer.item)
     if item is None:
         raise InputError(f"there is no item {answer.item!r} in the project", where=who)
@@ -137,14 +137,14 @@ class _RowMaker:
     settings: Exporting
     tally: Counts
 
-    def rows(self, answers: Sequence[Answer], decision: Decision | None) -> Iterator[LabelledRow]:
+    def rows(self, answers: Sequence[AnnotatorMarks], decision: Decision | None) -> Iterator[LabelledRow]:
         """The rows of the view, from the answers that count."""
         if self.settings.view == "annotators":
             for answer in answers:
                 yield self._row([answer], self._judged([answer]))
         elif self.settings.view == "together":
             own = [a for a in answers if decision is not None and a.account == decision.account]
-            voices: list[Answer | Decision] = [answer for answer in answers if answer not in own]
+            voices: list[AnnotatorMarks | Decision] = [answer for answer in answers if answer not in own]
             voices += [] if decision is None else [decision]
             if voices:
                 yield self._row(voices, self._judged(voices))
@@ -155,7 +155,7 @@ class _RowMaker:
             if judgements is not None:
                 yield self._row(answers, judgements)
 
-    def _agreed(self, answers: Sequence[Answer]) -> Steps | None:
+    def _agreed(self, answers: Sequence[AnnotatorMarks]) -> Steps | None:
         """What the annotators of an item without a decision agree on; None, and counted, where they do not."""
         overlap = self.project.overlap
         if len(answers) < overlap and not self.settings.unfinished:
@@ -196,14 +196,14 @@ class _RowMaker:
             for rating, confidence, step in zip(view.ratings, view.confidences, judged, strict=True)
         )
 
-    def _judged(self, voices: Sequence[Answer | Decision]) -> Steps:
+    def _judged(self, voices: Sequence[AnnotatorMarks | Decision]) -> Steps:
         """The ratings of one or several people as judgements, for each step."""
         return tuple(
             tuple(judgement for voice in voices for judgement in self._judgement(voice, step))
             for step in range(len(self.item.solution.steps))
         )
 
-    def _judgement(self, voice: Answer | Decision, step: int) -> Iterator[Judgement]:
+    def _judgement(self, voice: AnnotatorMarks | Decision, step: int) -> Iterator[Judgement]:
         rating = voice.marks.ratings[step]
         if rating is None:
             return
@@ -216,7 +216,7 @@ class _RowMaker:
             axis=self.project.axis,
         )
 
-    def _note(self, voice: Answer | Decision, step: int) -> str | None:
+    def _note(self, voice: AnnotatorMarks | Decision, step: int) -> str | None:
         marks = voice.marks
         if self.settings.format == "potato":
             suggested = self._suggested(step)
@@ -240,7 +240,7 @@ class _RowMaker:
         suggestion = self.item.suggestions[step]
         return None if suggestion is None or suggestion.rating is None else suggestion
 
-    def _row(self, voices: Sequence[Answer | Decision], judgements: Steps) -> LabelledRow:
+    def _row(self, voices: Sequence[AnnotatorMarks | Decision], judgements: Steps) -> LabelledRow:
         item = self.item
         if self.settings.format == "potato":
             judgements = tuple((*step, *self._ai(number)) for number, step in enumerate(judgements))
@@ -262,7 +262,7 @@ class _RowMaker:
                 axis=self.project.axis,
             )
 
-    def _meta(self, voices: Sequence[Answer | Decision]) -> dict[str, Any]:
+    def _meta(self, voices: Sequence[AnnotatorMarks | Decision]) -> dict[str, Any]:
         item, project, format = self.item, self.project, self.settings.format
         own = {key: value for key, value in item.meta.items() if key not in _SOURCE_FACTS}
         meta = {"from": item.id, **own, "format": "annotation"}
@@ -277,7 +277,7 @@ class _RowMaker:
             "mode": project.mode,
             "role": "work",
             "view": self.settings.view,
-            "answers": [_facts(voice) for voice in voices if isinstance(voice, Answer)],
+            "answers": [_facts(voice) for voice in voices if isinstance(voice, AnnotatorMarks)],
         }
         for voice in voices:
             if isinstance(voice, Decision):
@@ -285,7 +285,7 @@ class _RowMaker:
                 annotation["decision"] = _facts(voice) | more
         return meta | {"annotation": annotation}
 
-    def _prm800k(self, voices: Sequence[Answer | Decision]) -> dict[str, Any]:
+    def _prm800k(self, voices: Sequence[AnnotatorMarks | Decision]) -> dict[str, Any]:
         source = self.item.meta.get("prm800k")
         facts = {key: source[key] for key in IN_META if key in source} if isinstance(source, dict) else {}
         facts |= {
@@ -298,17 +298,17 @@ class _RowMaker:
             at = None if voice.at is None else datetime.fromtimestamp(voice.at, UTC)
             # As PRM800K writes it: UTC, without a zone.
             facts["timestamp"] = None if at is None else at.replace(tzinfo=None).isoformat()
-            facts["total_time"] = round(voice.seconds * 1000) if isinstance(voice, Answer) else None
+            facts["total_time"] = round(voice.seconds * 1000) if isinstance(voice, AnnotatorMarks) else None
             ended = voice.marks.first_wrong is not None or -1 in voice.marks.ratings
             if None in voice.marks.unsure and not ended:
                 facts["finish_reason"] = "give_up"
         return facts
 
 
-def _facts(voice: Answer | Decision) -> dict[str, Any]:
+def _facts(voice: AnnotatorMarks | Decision) -> dict[str, Any]:
     marks = voice.marks
     facts: dict[str, Any] = {"account": voice.account, "at": voice.at}
-    if isinstance(voice, Answer):
+    if isinstance(voice, AnnotatorMarks):
         facts["seconds"] = voice.seconds
         facts["submitted"] = marks.submitted
         if voice.first_pass is not None:

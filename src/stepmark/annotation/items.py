@@ -19,7 +19,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
-from stepmark.annotation.labels import Rating
+from stepmark.annotation.marks import Rating
 from stepmark.annotation.project import TRACES, Project
 from stepmark.data.formats.potato import STEPS_KEYS, PotatoFields, shown
 from stepmark.data.formats.rows import Counts, LabelledRow, ReaderSettings, origin, outcome_of
@@ -31,8 +31,8 @@ from stepmark.errors import InputError
 from stepmark.labels.consensus import Consensus
 from stepmark.metrics.aggregate import check_score
 from stepmark.records import Judgement, LabelledSolution, ScoreKind, Solution, StepScores, read_record
-from stepmark.show.html import text_html
-from stepmark.show.text import amount, visible
+from stepmark.report.html import text_html
+from stepmark.words import amount, visible
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -333,11 +333,11 @@ def _parts(text: str, thought: str, observation: str, is_trace: bool) -> Iterato
     before, *rest = _HEADING.split(observation)
     if before.strip():
         yield _part("output", before.strip(), "tool")
-    for role, name, said in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
-        if said.strip():
+    for role, name, content in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
+        if content.strip():
             yield _part(
                 "output" if role == "Tool" else "turn",
-                said.strip("\n"),
+                content.strip("\n"),
                 name or ("tool" if role == "Tool" else role),
             )
 

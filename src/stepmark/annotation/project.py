@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 from pydantic import Field
 
-from stepmark.annotation.labels import Change, Mode
+from stepmark.annotation.marks import Change, Mode
 from stepmark.data.json_rows import json_type
 from stepmark.data.labelled import FORMATS
 from stepmark.data.reading import check_readable, read_rows

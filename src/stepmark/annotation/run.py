@@ -22,8 +22,8 @@ from stepmark.data.reading import read_rows
 from stepmark.errors import InputError, MissingExtraError, UsageError
 from stepmark.hosting import is_loopback, link_of, listen, uvicorn_config
 from stepmark.settings import checked
-from stepmark.show.text import amount
 from stepmark.store import Results, atomic_rows, check_outputs, is_stream
+from stepmark.words import amount
 
 if TYPE_CHECKING:
     from stepmark.annotation.items import Item

@@ -45,7 +45,15 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 
 from stepmark.annotation.items import Item
-from stepmark.annotation.labels import Answer, Change, Decision, Folding, Marks, change_data, changes_of
+from stepmark.annotation.marks import (
+    AnnotatorMarks,
+    Change,
+    Decision,
+    Folding,
+    Marks,
+    change_data,
+    changes_of,
+)
 from stepmark.annotation.project import Project, check_change
 from stepmark.errors import InputError, MissingExtraError, StepmarkError, UsageError
 from stepmark.records import DEFAULT_AXIS
@@ -344,16 +352,16 @@ class Store:
                 f"expected a name of 1 to {_NAME_CHARACTERS} characters, none of them a control character; found {name[:80]!r}",
                 field="name",
             )
-        found = annotators.c.name_key == name_key(name)
+        same_name = annotators.c.name_key == name_key(name)
         with self.writing() as connection:
-            row = connection.execute(annotators.select().where(found)).first()
+            row = connection.execute(annotators.select().where(same_name)).first()
             token = secrets.token_urlsafe(24)
             if row is None:
                 values = {"name": name, "name_key": name_key(name), "token": token}
                 connection.execute(annotators.insert(), values)
             elif new:
-                connection.execute(annotators.update().where(found).values(token=token))
-            row = connection.execute(annotators.select().where(found)).one()
+                connection.execute(annotators.update().where(same_name).values(token=token))
+            row = connection.execute(annotators.select().where(same_name)).one()
             return Person(id=row.id, name=row.name, token=row.token)
 
     def people(self) -> list[Person]:
@@ -365,7 +373,7 @@ class Store:
     def person_of(self, token: str) -> Person | None:
         """Whose token this is. How long it takes does not tell how much of it is right."""
         given = token.encode()
-        matching = [one for one in self.people() if compare_digest(one.token.encode(), given)]
+        matching = [person for person in self.people() if compare_digest(person.token.encode(), given)]
         return matching[0] if matching else None
 
     def link_of(self, person: Person) -> str:
@@ -410,10 +418,10 @@ class Store:
     def progress(self, project: Project, me: int) -> dict[str, int]:
         """How many items an annotator has submitted, and how many there are for them as far as is known now."""
         mine = select(assignments.c.item).where(assignments.c.annotator == me, assignments.c.submitted)
-        left = select(func.count()).where(items.c.id.not_in(mine), _taken(me, None) < project.overlap)
+        remaining = select(func.count()).where(items.c.id.not_in(mine), _taken(me, None) < project.overlap)
         with self.reading() as connection:
             submitted = connection.execute(select(func.count()).select_from(mine.subquery())).scalar_one()
-            return {"submitted": submitted, "of": submitted + connection.execute(left).scalar_one()}
+            return {"submitted": submitted, "of": submitted + connection.execute(remaining).scalar_one()}
 
     # The logs.
 
@@ -465,7 +473,7 @@ class Store:
 
     def answers(
         self, project: Project, *, item: str | None = None, annotator: int | None = None
-    ) -> list[Answer]:
+    ) -> list[AnnotatorMarks]:
         """Every annotator's marks on every item that they changed (or on one `item`, or of one annotator), folded from the log."""
         query = (
             select(changes, annotators.c.name, items.c.steps)
@@ -484,7 +492,7 @@ class Store:
                 log = _folded(project, rows, steps)
                 marks = log.folding.marks()
                 answers.append(
-                    Answer(
+                    AnnotatorMarks(
                         item=id,
                         account=name,
                         marks=marks,

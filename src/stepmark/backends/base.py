@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary, ref
 from stepmark.backends.requests import ChoiceLogprobs, Completion, Completions, ScoreRequest, StepScore
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.records import Verdict
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -28,7 +28,7 @@ from stepmark.backends.requests import (
 )
 from stepmark.errors import BackendError, UsageError
 from stepmark.records import Verdict
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 Request = Completions | ChoiceLogprobs | ScoreRequest | VerdictRequest
 Asked = TypeVar("Asked", bound=Request)

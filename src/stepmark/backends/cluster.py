@@ -42,8 +42,8 @@ from stepmark.backends.requests import (
 from stepmark.errors import BackendError, InputError, MissingExtraError, StepmarkError, UsageError
 from stepmark.records import StepScores, Verdict
 from stepmark.settings import settings
-from stepmark.show.text import amount
 from stepmark.version import __version__
+from stepmark.words import amount
 
 Fact = str | int | float | bool | None
 Request = Completions | ChoiceLogprobs | VerdictRequest | ScoreRequest | Release | ScoreSolution

@@ -67,7 +67,7 @@ class Completions:
 
     def __post_init__(self) -> None:
         _check_prompt(self.prompt)
-        for name, good, wanted in (
+        for name, good, requirement in (
             ("n", self.n >= 1, "at least 1"),
             ("temperature", self.temperature >= 0, "0 or more"),
             ("top_p", 0 < self.top_p <= 1, "in (0, 1]"),
@@ -77,7 +77,7 @@ class Completions:
             ("first", self.first >= 0, "0 or more"),
         ):
             if not good:
-                raise UsageError(f"Completions: {name} must be {wanted}, found {getattr(self, name)!r}")
+                raise UsageError(f"Completions: {name} must be {requirement}, found {getattr(self, name)!r}")
         if self.temperature == 0 and self.n > 1:
             raise UsageError(
                 f"Completions: at temperature 0 all {self.n} samples are one; set a temperature or n=1"

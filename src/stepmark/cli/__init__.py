@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from stepmark import __version__
-from stepmark.cli.examples import shown
+from stepmark.cli.help_examples import shown
 from stepmark.errors import IdleSettingWarning, SettingError, StepmarkError, UsageError, raised_at
 from stepmark.registry import unknown_name
 
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and give its exit code.
 
     0: done. 1: something failed that the caller did not cause. 2: the caller must change something: a file,
-    a setting, a model. 130: interrupted.
+    a setting, a model. 130: interrupted. `stepmark watch` gives 1 in the place of 2.
 
     Errors are messages on standard error, never tracebacks; `STEPMARK_DEBUG=1` shows where they come from.
 
@@ -82,6 +82,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the words after `stepmark`; None for this process's own.
     """
     tokens = list(sys.argv[1:] if argv is None else argv)
+    code = _main(tokens)
+    # Agents read 2 from a hook as an order to block; --hook itself may be what is mistyped.
+    is_hook = tokens[:1] == ["watch"] or "--hook" in tokens
+    return 1 if code == 2 and is_hook else code
+
+
+def _main(tokens: list[str]) -> int:
     if sys.stdout is None:
         if sys.stderr is not None:
             print(
@@ -130,6 +137,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _note(message: Warning | str, *_: object, **__: object) -> None:
     """Show a warning as one line."""
     print(f"note: {_as_typed(str(message))}", file=sys.stderr)
+
+
+def print_note(text: str) -> None:
+    """Print what a run says of itself on standard error: settings that it names become the command's flags."""
+    print(_as_typed(text), file=sys.stderr)
 
 
 def _as_typed(text: str) -> str:

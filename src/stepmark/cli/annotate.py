@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
 from stepmark.annotation.run import annotate, annotator_link, export_labels
 from stepmark.cli import options as opt
+from stepmark.cli import print_note
 
 app = App(
     name="annotate",
@@ -125,5 +125,5 @@ def export(
         agreement=agreement,
         unfinished=unfinished,
     )
-    print(exported.summary, file=sys.stderr)
+    print_note(exported.summary)
     return 0

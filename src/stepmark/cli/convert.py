@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from stepmark.cli import options as opt
+from stepmark.cli import print_note
 from stepmark.data.labelled import convert
 from stepmark.records import DEFAULT_AXIS
 
@@ -85,5 +86,5 @@ def convert_command(
         zero=zero,
         quality_control=quality_control,
     )
-    print(converted.summary, file=sys.stderr)
+    print_note(converted.summary)
     return 0

@@ -11,18 +11,23 @@ from cyclopts import App, Parameter
 from rich.console import Console
 
 from stepmark.cli import options as opt
+from stepmark.cli import print_note
+from stepmark.data.labelled import read_labelled
 from stepmark.errors import UsageError
-from stepmark.evaluation.best_of_n import BestOfN
+from stepmark.evaluation.base import EVALUATIONS, Evaluation, load_evaluation
+from stepmark.evaluation.best_of_n import BestOfNAccuracy
 from stepmark.evaluation.comparison import compare as compare_results
 from stepmark.evaluation.comparison import table
-from stepmark.evaluation.evaluation import EVALUATIONS, Evaluation, load_evaluation
 from stepmark.evaluation.labels import LabelAgreement
 from stepmark.evaluation.run import evaluate
 from stepmark.evaluation.search import SearchContest
 from stepmark.evaluation.verifier import VerifierAccuracy
+from stepmark.labels.criteria import read_criteria
+from stepmark.labels.judge import Judge
+from stepmark.labels.run import label
 from stepmark.models.policies import lazy_policy
+from stepmark.report.tables import terminal
 from stepmark.searches.base import Steps
-from stepmark.show.tables import terminal
 
 app = App(
     name="evaluate",
@@ -144,7 +149,7 @@ def _command(kind: Any) -> Callable[..., int]:
     return command
 
 
-@app.command(name="best-of-n", help=BestOfN.__doc__)
+@app.command(name="best-of-n", help=BestOfNAccuracy.__doc__)
 def _best_of_n(
     *,
     data: Data = (),
@@ -153,7 +158,7 @@ def _best_of_n(
     run: EvaluationOptions = EvaluationOptions(),
     policy: opt.PolicyName | None = None,
     orm: ORM | None = None,
-    method: Annotated[BestOfN, opt.FIELDS] = BestOfN(),
+    method: Annotated[BestOfNAccuracy, opt.FIELDS] = BestOfNAccuracy(),
     place: opt.BatchDevice = opt.BatchDevice(),
     policy_quantize: opt.PolicyQuantize | None = None,
 ) -> int:
@@ -195,18 +200,53 @@ def _labels(
         Parameter(help="the reference's labels: people's, mostly, in any format that stepmark convert reads"),
     ],
     /,
-    *judge: Annotated[
+    *labels: Annotated[
         opt.FileOrDash,
         Parameter(help="the judge's labels; several files are repeats. Without any, the PRM is the judge"),
     ],
+    judge: Annotated[
+        str | None,
+        opt.in_common(
+            "--judge",
+            help="Ask this language model to judge the reference's solutions first, as stepmark label judge does: a folder, a hub name or http://host:port/v1#model.",
+        ),
+    ] = None,
+    criteria: Annotated[
+        tuple[str, ...],
+        opt.in_common("--criteria", help="With --judge: the criteria, as stepmark label judge takes them."),
+    ] = (),
+    repeats: Annotated[
+        int,
+        opt.in_common("--repeats", help="With --judge: how often it judges, each time with another seed."),
+    ] = 1,
     prm: opt.PRMOptions = opt.PRMOptions(),
     scores: ScoresOptions = ScoresOptions(),
     run: EvaluationOptions = EvaluationOptions(),
     method: Annotated[LabelAgreement, opt.fields_but("labels")] = LabelAgreement(),
     place: opt.BatchDevice = opt.BatchDevice(),
 ) -> int:
-    judged = replace(method, labels=judge)
+    if judge is None and (criteria or repeats != 1):
+        raise UsageError("`criteria` and `repeats` are about a judge that is asked now: give `judge` too")
+    if judge is not None and labels:
+        raise UsageError("give files of labels or `judge`, not both")
+    if judge is not None:
+        out = Path(run.out or Path("evaluation") / method.name)
+        labels = _judged(reference, _policy(judge, None, place), criteria, repeats, out, run)
+    judged = replace(method, labels=labels)
     return _evaluate(judged, data=reference, prm=prm.lazy(**vars(place)), **vars(scores), **vars(run))
+
+
+def _judged(
+    reference: str, policy: Any, criteria: tuple[str, ...], repeats: int, out: Path, run: EvaluationOptions
+) -> tuple[str, ...]:
+    """Have a judge label the reference's solutions; the files, `judge-1.jsonl` and so on in the folder `out`."""
+    solutions = [row.labelled.solution for row in read_labelled(reference, columns=run.columns)]
+    out.mkdir(parents=True, exist_ok=True)
+    files = tuple(str(out / f"judge-{number + 1}.jsonl") for number in range(repeats))
+    for number, file in enumerate(files):
+        method = Judge(criteria=read_criteria(criteria), seed=run.seed + number)
+        print_note(label(solutions, policy, method=method, out=file, keep_going=True).summary)
+    return files
 
 
 @app.command(name="verifier", help=VerifierAccuracy.__doc__)
@@ -244,7 +284,7 @@ def compare(
         raise UsageError(f"`figure` {unknown[0]}: there is none; known: {', '.join(result.differences)}")
     Console().print(terminal(table(result, only=figure or None)))
     for warning in result.warnings:
-        print(f"note: {warning}", file=sys.stderr)
+        print_note(f"note: {warning}")
     return 0
 
 

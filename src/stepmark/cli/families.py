@@ -21,7 +21,7 @@ def families_command() -> int:
     from stepmark.models.families import FAMILIES, table
     from stepmark.models.generative import GENERATIVE, GenerativeFamily
     from stepmark.models.spec import ScoringSpec
-    from stepmark.show.tables import terminal
+    from stepmark.report.tables import terminal
 
     # Outside a terminal nothing is folded: a line is a row.
     console = Console() if sys.stdout.isatty() else Console(width=180)

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from stepmark.backends.cluster import Cluster
 from stepmark.cli import options as opt
+from stepmark.cli import print_note
 from stepmark.errors import UsageError
 from stepmark.records import GradedSolution
 from stepmark.scoring.run import grade
@@ -97,7 +98,7 @@ def grade_command(
         cluster=cluster,
         on_result=print_first,
     )
-    print(results.summary, file=sys.stderr)
+    print_note(results.summary)
     if push is not None and out is not None:
         from stepmark.integrations.push import push_scores
 

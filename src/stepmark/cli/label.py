@@ -1,7 +1,6 @@
 """`stepmark label`: the commands of `stepmark.label`, one a method; a method's settings are the fields of its class."""
 
 # Without postponed annotations: the function of a method is annotated with its class, which is an argument here.
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -10,15 +9,16 @@ from cyclopts import App, Parameter
 
 from stepmark.backends.cluster import Cluster
 from stepmark.cli import options as opt
+from stepmark.cli import print_note
 from stepmark.errors import UsageError
 from stepmark.labels.consensus import Rule, combine
 from stepmark.labels.criteria import read_criteria
 from stepmark.labels.exact import KINDS, Kind, plant_errors
 from stepmark.labels.formulas import Formulas
 from stepmark.labels.judge import Judge
+from stepmark.labels.labellers import METHODS
 from stepmark.labels.labelling import Rollouts
-from stepmark.labels.methods import METHODS
-from stepmark.labels.solutions import label
+from stepmark.labels.run import label
 from stepmark.models.policies import lazy_policy
 from stepmark.records import DEFAULT_AXIS
 
@@ -87,7 +87,7 @@ def _label(
         arguments |= {"budget": asked.budget, "in_flight": asked.in_flight, "cluster": asked.cluster}
         if asked.policy is not None:
             policy = lazy_policy(asked.policy, quantize=asked.quantize, **vars(asked.place))
-    print(label(file, policy, method=method, settings=settings, **arguments).summary, file=sys.stderr)
+    print_note(label(file, policy, method=method, settings=settings, **arguments).summary)
     return 0
 
 
@@ -196,7 +196,7 @@ def exact(
         columns=columns,
         keep_going=keep_going,
     )
-    print(made.summary, file=sys.stderr)
+    print_note(made.summary)
     return 0
 
 
@@ -227,8 +227,8 @@ def consensus(
         values: read a source's shares of successes too, where it gives no rating: over this, in [0, 1), is right; 0 for hard labels.
         axis: which judgements are compared, where steps are judged on several axes: the name of a criterion. Default: whether the step is right.
     """
-    kept = combine(
+    combined = combine(
         file, out=out, rule=rule, sources=sources, least=least, values=values, columns=columns, axis=axis
     )
-    print(kept.summary, file=sys.stderr)
+    print_note(combined.summary)
     return 0

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
 from stepmark.cli import options as opt
+from stepmark.cli import print_note
 from stepmark.problems.arithmetic import make_problems
-from stepmark.problems.sources import load_problems
+from stepmark.problems.loading import load_problems
 
 app = App(name="problems", help="Make or read problems.", help_format="plaintext")
 
@@ -48,7 +48,7 @@ def arithmetic(
         distractors=distractors,
         largest=largest,
     )
-    print(made.summary, file=sys.stderr)
+    print_note(made.summary)
     return 0
 
 
@@ -67,5 +67,5 @@ def read(
     Args:
         out: write the problems to this file: {"problem", "answer", "id", "meta"} a line, gzipped if its name ends in .gz; "-" for standard output.
     """
-    print(load_problems(file, out=out, limit=limit, columns=columns).summary, file=sys.stderr)
+    print_note(load_problems(file, out=out, limit=limit, columns=columns).summary)
     return 0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from stepmark.cli import options as opt
+from stepmark.cli import print_note
 from stepmark.errors import SettingError, UsageError
 from stepmark.rl.hacking import HackingWatch
 from stepmark.rl.run import train_policy
@@ -155,5 +155,5 @@ def rl_command(
         dtype=dtype,
         device=device,
     )
-    print(trained.summary, file=sys.stderr)
+    print_note(trained.summary)
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -10,9 +9,10 @@ from cyclopts import Parameter
 from stepmark.backends import INSTRUCTION
 from stepmark.backends.cluster import Cluster
 from stepmark.cli import options as opt
+from stepmark.cli import print_note
 from stepmark.errors import UsageError
 from stepmark.models.policies import lazy_policy
-from stepmark.sampling.problems import sample
+from stepmark.sampling.run import sample
 
 
 def sample_command(
@@ -74,5 +74,5 @@ def sample_command(
         in_flight=in_flight,
         cluster=cluster,
     )
-    print(samples.summary, file=sys.stderr)
+    print_note(samples.summary)
     return 0

@@ -10,12 +10,13 @@ from cyclopts import App, Parameter
 
 from stepmark.backends.cluster import Cluster
 from stepmark.cli import options as opt
+from stepmark.cli import print_note
 from stepmark.errors import UsageError
 from stepmark.models.policies import lazy_policy
 from stepmark.searches.base import SearchResult, Steps
 from stepmark.searches.methods import METHODS, OF_THE_RUN
 from stepmark.searches.run import count_of, search
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 app = App(
     name="search",
@@ -101,7 +102,7 @@ def _search(
     if file is None:
         _print_found(results[0], results.manifest["threshold"])
     else:
-        print(results.summary, file=sys.stderr)
+        print_note(results.summary)
     return 0
 
 
@@ -144,40 +145,40 @@ def _command(kind: Any) -> Callable[..., int]:
     return command
 
 
-def _print_found(found: SearchResult, threshold: float | None) -> None:
+def _print_found(result: SearchResult, threshold: float | None) -> None:
     """Print the chosen solution, its steps coloured by their scores, and what it cost."""
     from rich.console import Console
 
     from stepmark.models.prm import first_error
-    from stepmark.show.terminal import solution_lines
-    from stepmark.show.text import number
+    from stepmark.report.terminal import solution_lines
+    from stepmark.words import number
 
-    solution = found.solution
+    solution = result.solution
     if solution is not None:
         headline = (
             "not scored"
             if solution.aggregate is None
-            else f"{found.trace.aggregate} {number(solution.aggregate)}"
+            else f"{result.trace.aggregate} {number(solution.aggregate)}"
         )
         console = Console()
         console.print(
             solution_lines(
-                found.problem.text,
+                result.problem.text,
                 solution.steps,
                 list(solution.scores),
-                kind=found.trace.kind,
+                kind=result.trace.kind,
                 first_error=first_error(solution.scores, threshold),
                 headline=headline + ("" if solution.finished else ", unfinished"),
                 threshold=threshold,
-                title=found.method,
+                title=result.method,
             )
         )
         console.print()
-    cost = found.cost
-    note = f" ({found.note})" if found.note else ""
+    cost = result.cost
+    note = f" ({result.note})" if result.note else ""
     nothing = "nothing was found; " if solution is None else ""
     print(
-        f"{nothing}stopped: {found.stopped}{note}; {amount(cost.decoded, 'token')} written in {amount(cost.samples, 'text')}, "
+        f"{nothing}stopped: {result.stopped}{note}; {amount(cost.decoded, 'token')} written in {amount(cost.samples, 'text')}, "
         f"{count_of(cost.prm)} read by the PRM",
         file=sys.stderr,
     )

@@ -12,7 +12,7 @@ from stepmark.cli import options as opt
 from stepmark.data.conversations import split_file
 from stepmark.data.steps.splitting import Segmentation
 from stepmark.records import Step
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 # What would move the cursor or colour the terminal is shown as a picture of itself: text is data.
 _VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
 from stepmark.cli import options as opt
+from stepmark.cli import print_note
 from stepmark.training.examples import LabelRules
 from stepmark.training.run import REPORT_FILE, Log, train
 from stepmark.training.settings import LayoutName, Training
@@ -124,7 +124,7 @@ def train_command(
         held_out_data=held_out_data or None,
         columns=columns,
         log=log,
-        on_warning=lambda text: print(text, file=sys.stderr),
+        on_warning=print_note,
     )
     if not trained.first:
         return 0
@@ -134,6 +134,6 @@ def train_command(
         )
         return 0
     for line in trained.dropped.lines():
-        print(line, file=sys.stderr)
+        print_note(line)
     print(*trained.figures, f"curves: {trained.folder / REPORT_FILE}", sep="\n")
     return 0

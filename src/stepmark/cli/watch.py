@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,6 +15,7 @@ from stepmark.errors import InputError, StepmarkError, UsageError
 
 if TYPE_CHECKING:
     from stepmark.models.prm import PRM
+    from stepmark.models.watch import TurnJudge
     from stepmark.scoring.live import LiveScores, TurnScore
 
 
@@ -26,6 +28,9 @@ def watch_command(
     hook: Annotated[bool, Parameter("--hook")] = False,
     threshold: Annotated[float | None, Parameter("--threshold")] = None,
     checks: Annotated[str, Parameter("--checks")] = "auto",
+    judge: Annotated[str | None, Parameter("--judge")] = None,
+    criteria: Annotated[tuple[str, ...], Parameter("--criteria")] = (),
+    votes: Annotated[int, Parameter("--votes")] = 8,
     reasoning: Annotated[Literal["keep", "only", "drop"], Parameter("--reasoning")] = "keep",
     longest: Annotated[int, Parameter("--longest")] = 2000,
     as_json: Annotated[bool, Parameter("--json")] = False,
@@ -46,18 +51,32 @@ def watch_command(
         hook: Be a hook of Claude Code or Codex: read its JSON from standard input, and answer as they document (Stop, SubagentStop, PostToolUse).
         threshold: A turn whose score is under it is weak; default: the PRM's own.
         checks: Exact checks beside the scores: all, none, or names with commas between them; auto: all beside the default PRM and without one.
+        judge: A policy that judges each turn by the criteria: http://HOST/v1#MODEL, a model's folder or hub name, or "package.module:factory". A turn that fails one is weak.
+        criteria: What the judge judges by; repeat for several: presets (math, code, tools, research, safety), or files of criteria (.toml, .yaml, .json).
+        votes: Replies of the judge a turn.
         reasoning: What becomes of thoughts: keep them in the turn, score them only, or drop them.
-        longest: Characters of the question and of each tool's answer that the PRM reads; the middle of a longer one is left out.
+        longest: Characters of the question and of each tool's answer that the PRM and the judge read; the middle of a longer one is left out.
         as_json: Print one JSON object a turn.
         interval: Seconds between two looks at the file.
         family: The PRM's family, as for stepmark grade.
         device: Where the PRM computes, as for stepmark grade.
         tokenizer: For servers that take token ids, the checkpoint's tokenizer.
     """
-    if hook:
-        return _answer_hook(
-            session, follow, prm or "none", family, device, tokenizer, threshold, checks, reasoning, longest
+
+    def make_live() -> LiveScores:
+        from stepmark.scoring.live import LiveScores
+
+        return LiveScores(
+            _prm(prm or ("none" if hook else "default"), family, device, tokenizer),
+            threshold=threshold,
+            checks=checks,
+            reasoning=reasoning,
+            longest=longest,
+            judge=_judge(judge, criteria, votes),
         )
+
+    if hook:
+        return _answer_hook(session, follow, make_live)
     if session is None:
         raise UsageError(
             "expected the file of a session, as ~/.codex/sessions/2026/11/27/rollout.jsonl; or --hook, which reads its name from standard input"
@@ -66,16 +85,7 @@ def watch_command(
         raise UsageError(f"--interval {interval}: expected seconds above 0")
     if not follow and not Path(session).exists():
         raise UsageError(f"{session}: there is no such file; --follow waits for it")
-    from stepmark.scoring.live import LiveScores
-
-    live = LiveScores(
-        _prm(prm or "default", family, device, tokenizer),
-        threshold=threshold,
-        checks=checks,
-        reasoning=reasoning,
-        longest=longest,
-    )
-    show = _Printer(as_json)
+    live, show = make_live(), _Printer(as_json)
     try:
         _watch(session, live, show, follow=follow, interval=interval)
     except KeyboardInterrupt:
@@ -92,6 +102,19 @@ def _prm(name: str, family: str | None, device: str, tokenizer: str | None) -> P
     from stepmark.models.load import load_prm
 
     return load_prm(name, family=family, device=device, tokenizer=tokenizer)
+
+
+def _judge(policy: str | None, criteria: tuple[str, ...], votes: int) -> TurnJudge | None:
+    if (policy is None) != (not criteria):
+        raise UsageError(
+            "`judge`, the policy that judges, and `criteria`, what it judges by, go together: give both, as --judge http://127.0.0.1:9000/v1 --criteria tools"
+        )
+    if policy is None:
+        return None
+    from stepmark.labels.criteria import read_criteria
+    from stepmark.labels.judge import Judge
+
+    return Judge(criteria=read_criteria(criteria), votes=votes).watching(policy)
 
 
 def _watch(session: str, live: LiveScores, show: _Printer, *, follow: bool, interval: float) -> None:
@@ -133,7 +156,7 @@ class _Printer:
     @property
     def summary(self) -> str:
         """What was seen, in one line."""
-        from stepmark.show.text import amount
+        from stepmark.words import amount
 
         parts = [
             amount(self.turns, "turn"),
@@ -155,7 +178,7 @@ class _Printer:
 
     def turn(self, turn: TurnScore) -> None:
         """Print a turn."""
-        from stepmark.show.text import number, shortened
+        from stepmark.words import number, shortened
 
         self.turns += 1
         self._weak += turn.weak
@@ -181,36 +204,17 @@ def _width() -> int:
     return max(40, shutil.get_terminal_size().columns - 20) if sys.stdout.isatty() else 100
 
 
-def _answer_hook(
-    session: str | None,
-    follow: bool,
-    prm: str,
-    family: str | None,
-    device: str,
-    tokenizer: str | None,
-    threshold: float | None,
-    checks: str,
-    reasoning: Literal["keep", "only", "drop"],
-    longest: int,
-) -> int:
+def _answer_hook(session: str | None, follow: bool, make_live: Callable[[], LiveScores]) -> int:
     """Answer the hook on standard input. A failure ends with 1: 2 would keep the agent from stopping."""
     from stepmark.data.json_rows import parse_row
     from stepmark.scoring.hook import hook_reply
-    from stepmark.scoring.live import LiveScores
 
     try:
         if session is not None or follow:
             raise UsageError(
                 "--hook reads the name of the session's file from standard input: leave the file and --follow out"
             )
-        live = LiveScores(
-            _prm(prm, family, device, tokenizer),
-            threshold=threshold,
-            checks=checks,
-            reasoning=reasoning,
-            longest=longest,
-        )
-        reply = hook_reply(parse_row(sys.stdin.buffer.read()), live)
+        reply = hook_reply(parse_row(sys.stdin.buffer.read()), make_live())
     except StepmarkError as error:
         print(f"error: stepmark watch --hook: {error}", file=sys.stderr)
         return 1

@@ -53,7 +53,7 @@ from stepmark.records import (
     Steps,
 )
 from stepmark.settings import checked
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 
 class TurnShares(NamedTuple):

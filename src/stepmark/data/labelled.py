@@ -22,9 +22,9 @@ from stepmark.data.formats.rows import (
 )
 from stepmark.data.formats.solutions import reader
 from stepmark.data.reading import Row, Source, by_file, read_rows
-from stepmark.data.scores import SCORES
 from stepmark.data.solutions import graded_data, ungraded
 from stepmark.data.steps.thoughts import Reasoning
+from stepmark.data.trace_scores import SCORES
 from stepmark.data.traces import TRACES, chat_rows, trace_format
 from stepmark.data.traces.base import Trace
 from stepmark.errors import InputError, UsageError
@@ -315,7 +315,7 @@ def items_of_rows(
                 )
                 if not keep_going:
                     raise refusal.error from None
-                counts.drop("the row is not what its format says (`keep_going`)", refusal.error.where or "")
+                counts.drop("the row is not what its format says", refusal.error.where or "")
                 yield refusal
 
 

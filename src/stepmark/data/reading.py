@@ -16,7 +16,7 @@ from typing import Any, Literal, overload
 
 from stepmark.data.columns import Columns, check_columns, names_of, plain, under_our_names
 from stepmark.data.json_rows import BOM, Entries, json_document, json_lines, parse_row, starts_document
-from stepmark.data.tables import (
+from stepmark.data.table_rows import (
     EXPECTED,
     Cells,
     check_source,
@@ -25,6 +25,7 @@ from stepmark.data.tables import (
     parquet_length,
     parquet_rows,
 )
+from stepmark.data.tool_rows import converted
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Record, Refusal, record_row
 
@@ -277,7 +278,7 @@ def _rows(
                 original = data
             else:
                 record, original = data, record_row(data)
-            renamed = under_our_names(original, columns)
+            renamed = under_our_names(original, columns) if columns else converted(original)
         except InputError as error:
             place = Row(data={}, file=name, line=number, by_line=by_line).where
             problem = _located(error, name) if error.where else error.at(place)

@@ -58,7 +58,7 @@ from stepmark.records import (
     read_record,
     record_row,
 )
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 if TYPE_CHECKING:
     from stepmark.data.steps.splitting import Segmentation
@@ -67,7 +67,7 @@ GRADED_KEYS = (
     "scores", "score", "aggregate", "first_error", "first_error_step", "threshold", "prm", "score_kind", "classes", "class_names",
     "critiques", "outcome", "outcome_model", "findings", "first_error_by",
 )  # fmt: skip
-"""What grading adds to a row (`models.prm.to_row`); no other row may have them."""
+"""What grading adds to a row (`models.prm.to_row`); columns of others with these names move under `meta`."""
 
 PROCESSBENCH_KEYS = ("id", "generator", "problem", "steps", "final_answer_correct", "label")
 
@@ -152,7 +152,11 @@ def graded_data(row: Row) -> dict[str, Any] | None:
 def ungraded(row: Row) -> Row:
     """The same; of a row that grading wrote, what was graded: the steps that have scores, with their critiques under `meta`."""
     if not is_graded(row):
-        return row
+        data = row.data if row.record is not None else _aside(row.data)
+        if data is row.data:
+            return row
+        graded_values = {key: row.data[key] for key in GRADED_KEYS if key in row.data}
+        return replace(row, data=data, original=_aside(row.as_read, graded_values))
     if isinstance(row.record, GradedSolution):
         solution = row.record.solution
         return replace(row, data=record_row(solution), record=solution)
@@ -217,10 +221,25 @@ def read_solution(
     reasoning: Reasoning = "keep",
 ) -> SolutionRow:
     """One row of one solution; see `read_solutions`."""
+    row = _aside(row)
     try:
         return _read_solution(row, where, how, marker, reasoning, row)
     except InputError as error:
         raise error.at(where) from None
+
+
+def _aside(row: dict[str, Any], graded_values: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The same; columns of others that have the names of those that grading writes (`score`) move under `meta`."""
+    graded_values = (
+        {key: row[key] for key in GRADED_KEYS if key in row} if graded_values is None else graded_values
+    )
+    meta = row.get("meta")
+    if not graded_values or not isinstance(meta, dict | None):
+        return row
+    return {
+        **{key: value for key, value in row.items() if key not in graded_values},
+        "meta": {**graded_values, **(meta or {})},
+    }
 
 
 Label = bool | int | float | None
@@ -369,12 +388,6 @@ def _check_foreign(row: dict[str, Any]) -> None:
                 f"this row is of the format {format}: make labelled solutions of it with `stepmark.convert`, to stepmark-labels",
                 field=keys[-1],
             )
-    graded = [key for key in GRADED_KEYS if key in row]
-    if graded:
-        raise InputError(
-            f"unknown column: grading writes it. Take it out, put it under 'meta', or keep it with `columns` (meta.{graded[0]}={graded[0]})",
-            field=graded[0],
-        )
 
 
 def _content(row: dict[str, Any]) -> tuple[str, str]:

@@ -6,8 +6,8 @@ from stepmark.lazy_names import lazy_names
 
 
 def _benchmark(name: str) -> Any:
+    from stepmark.evaluation.base import EVALUATIONS
     from stepmark.evaluation.benchmarks import declared
-    from stepmark.evaluation.evaluation import EVALUATIONS
 
     for place in declared().values():
         if place.partition(":")[2] == name:

@@ -17,9 +17,9 @@ import numpy as np
 from stepmark.data.labelled import read_labelled
 from stepmark.data.reading import Row, Source, read_rows
 from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.base import INTERVALS, Evaluation, Run, counted
 from stepmark.evaluation.cases import Case, first_error, unique
-from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, counted
-from stepmark.evaluation.result import Figure, Item, Result, shown
+from stepmark.evaluation.result import EvaluationResult, Figure, Item, shown
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.evaluation.thresholds import ThresholdRule, check_asked, policies
 from stepmark.evaluation.views import (
@@ -35,11 +35,11 @@ from stepmark.evaluation.views import (
 from stepmark.metrics.first_error import first_wrong
 from stepmark.metrics.intervals import Floats, Statistic, of_parts
 from stepmark.records import DEFAULT_AXIS, Judgement, LabelledSolution, Solution, Step
+from stepmark.report.evaluation import Examples, Report, Section
+from stepmark.report.tables import Align, Table
 from stepmark.settings import settings
-from stepmark.show.evaluation import Examples, Report, Section
-from stepmark.show.tables import Align, Table
-from stepmark.show.text import amount
 from stepmark.verifiers.checks import check_names
+from stepmark.words import amount
 
 Ratings = tuple[int | None, ...]
 """One a step: -1 wrong, 0 neutral, 1 right, None for none."""
@@ -191,7 +191,7 @@ class Benchmark(Evaluation, ABC):
         name: str,
         sheet: Sheet | None = None,
         chosen: Mapping[str, ThresholdRule] | None = None,
-    ) -> Result:
+    ) -> EvaluationResult:
         """The result of items.
 
         Args:
@@ -326,7 +326,7 @@ class Rated(Benchmark, ABC):
         check_asked(self.threshold, list(dict.fromkeys(case.group for case in cases)))
         return cases
 
-    def measure(self, run: Run) -> Result:
+    def measure(self, run: Run) -> EvaluationResult:
         """See `Evaluation.measure`."""
         cases = run.take(self.read(run))
         if self.labels is None:
@@ -334,7 +334,7 @@ class Rated(Benchmark, ABC):
         ratings = self._labelled(run, cases)
         return self.finished([self.item(case, ratings[case.id], ()) for case in cases], run, "labels")
 
-    def of_sheet(self, sheet: Sheet, run: Run) -> Result:
+    def of_sheet(self, sheet: Sheet, run: Run) -> EvaluationResult:
         """The result of graded solutions."""
         chosen = self.policies(sheet)
         items = [

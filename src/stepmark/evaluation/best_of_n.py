@@ -59,9 +59,9 @@ from pydantic import Field
 from stepmark.backends.replies import ReplyFile
 from stepmark.data.steps.splitting import check_way
 from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.base import INTERVALS, Evaluation, Run, check_same
 from stepmark.evaluation.cases import Case
-from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, check_same
-from stepmark.evaluation.result import Figure, Item, Result, made_folder, shown
+from stepmark.evaluation.result import EvaluationResult, Figure, Item, made_folder, shown
 from stepmark.evaluation.scores import CaseScores, Sheet, score_lengths, wrong_count
 from stepmark.evaluation.sources import read_cases
 from stepmark.evaluation.views import (
@@ -79,22 +79,22 @@ from stepmark.metrics.binary import weighted_auc
 from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic, shares
 from stepmark.models.lazy import Lazy
 from stepmark.models.policies import Policy, policy_identity
-from stepmark.problems.sources import read_problems
+from stepmark.problems.loading import read_problems
+from stepmark.progress import Progress
 from stepmark.records import ScoreKind, StepScores
+from stepmark.report.evaluation import Examples, Report, Section
+from stepmark.report.page import ProblemView
+from stepmark.report.plots import Lines
+from stepmark.report.tables import Table
 from stepmark.sampling import Sampled, Sampling, sample
 from stepmark.settings import settings
-from stepmark.show.evaluation import Examples, Report, Section
-from stepmark.show.page import ProblemView
-from stepmark.show.plots import Lines
-from stepmark.show.progress import Progress
-from stepmark.show.tables import Table
-from stepmark.show.text import amount
 from stepmark.store import PartFile, resumed, row_key
 from stepmark.verifiers.base import Verifier, answer_groups, isolation_note, isolation_of, open_verifier
 from stepmark.verifiers.checks import CheckName, check, check_names
 from stepmark.verifiers.code_sandbox import Isolation
 from stepmark.verifiers.finder import find_answer
 from stepmark.verifiers.number import NumberVerifier
+from stepmark.words import amount
 
 _TOGETHER = 16
 """Problems that are sampled at once."""
@@ -114,7 +114,7 @@ CORRECTNESS = "correct"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate:
+class SampledCandidate:
     """One solution that was sampled for a problem, and what is known of it."""
 
     correct: bool | None
@@ -145,7 +145,7 @@ class CandidateSet:
 
     id: str
     """The problem's id; the unit of every interval."""
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[SampledCandidate, ...]
     prm_once: int = 0
     """Tokens that the PRM reads once for all candidates: the problem, where they share its computation."""
 
@@ -323,7 +323,9 @@ def spearman(x: Floats, y: Floats) -> float | None:
     return None if spread == 0.0 else min(1.0, max(-1.0, float(a @ b) / spread))
 
 
-def _length(pool: Sequence[Candidate], scores: Mapping[str, Floats]) -> dict[str, dict[str, float | None]]:
+def _length(
+    pool: Sequence[SampledCandidate], scores: Mapping[str, Floats]
+) -> dict[str, dict[str, float | None]]:
     """For each of `MEASURES` and each score, and correctness itself: its rank correlation with the length."""
     truth = np.array([np.nan if c.correct is None else float(c.correct) for c in pool])
     steps = [len(c.steps.scores) if c.steps else None for c in pool]
@@ -414,7 +416,7 @@ def _check_set(group: CandidateSet, kind: ScoreKind | None) -> ScoreKind | None:
     return kind
 
 
-def _scores_of(pool: Sequence[Candidate], how: str) -> Floats:
+def _scores_of(pool: Sequence[SampledCandidate], how: str) -> Floats:
     """The aggregate of each candidate, shape (M,); NaN for a candidate that has none.
 
     It has none when it was not graded, when a step was not read (save before the last one, for "last"), or when a sum
@@ -497,7 +499,7 @@ def _behind(scores: Floats, refuted: NDArray[np.bool_]) -> Floats:
 
 def _methods(
     id_: str,
-    pool: Sequence[Candidate],
+    pool: Sequence[SampledCandidate],
     scores: Mapping[str, Floats],
     weights: Mapping[str, Floats],
     right: Floats,
@@ -859,7 +861,7 @@ def candidate_sets(
         for row, group in zip(rows, answer_groups(answers, verifier or NumberVerifier()), strict=True):
             length = None if row.steps is None else row.steps.solution_tokens
             candidates.append(
-                Candidate(
+                SampledCandidate(
                     correct=row.case.outcome,
                     answer=group,
                     steps=row.steps,
@@ -890,7 +892,7 @@ def headline(sheet: Sheet) -> str:
 
 
 @settings
-class BestOfN(Evaluation):
+class BestOfNAccuracy(Evaluation):
     """Accuracy of the candidate that is chosen: greedy, by votes, by the PRM in every way, by an ORM, by an oracle.
 
     At N = 1, 2, 4, … every figure is the expectation over all subsets of N candidates, with intervals over problems, on an axis of the
@@ -937,7 +939,7 @@ class BestOfN(Evaluation):
         """See `statistic`."""
         return statistic(items)
 
-    def measure(self, run: Run) -> Result:
+    def measure(self, run: Run) -> EvaluationResult:
         """See `Evaluation.measure`."""
         isolation = isolation_of(self.verifier, self.isolation)
         with open_verifier(self.verifier, answers=self.answers, isolation=self.isolation) as verifier:
@@ -966,7 +968,7 @@ class BestOfN(Evaluation):
 
     def of_candidates(
         self, sheet: Sheet, run: Run, *, verifier: Verifier | None = None, judged: Sheet | None = None
-    ) -> Result:
+    ) -> EvaluationResult:
         """The result of graded candidates.
 
         Raises:

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 from stepmark.errors import UsageError
+from stepmark.evaluation.base import Run
 from stepmark.evaluation.benchmark import Rated, Ratings, ratings_to
 from stepmark.evaluation.cases import Case, first_error
-from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import Figure, Item, shown
 from stepmark.evaluation.scores import Sheet
 from stepmark.evaluation.thresholds import ThresholdRule
@@ -27,7 +27,7 @@ from stepmark.metrics.intervals import Statistic, ratio_statistic
 from stepmark.models.lazy import note_idle
 from stepmark.records import LabelledSolution
 from stepmark.settings import settings
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 
 @settings

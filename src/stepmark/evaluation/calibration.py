@@ -20,9 +20,9 @@ from pydantic import Field
 
 from stepmark.data.reading import read_rows
 from stepmark.errors import UsageError
+from stepmark.evaluation.base import INTERVALS, Evaluation, Run, counted
 from stepmark.evaluation.cases import Case, Neutral, step_labels, unique
-from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run, counted
-from stepmark.evaluation.result import Item, Result, shown
+from stepmark.evaluation.result import EvaluationResult, Item, shown
 from stepmark.evaluation.scores import Sheet, check_how, score_lengths, solution_score
 from stepmark.evaluation.sources import read_cases, read_prmbench
 from stepmark.evaluation.views import (
@@ -40,12 +40,12 @@ from stepmark.metrics.intervals import Floats, Statistic, bootstrap, ratio_stati
 from stepmark.metrics.scaling import logit, platt, sigmoid
 from stepmark.models.lazy import Lazy
 from stepmark.records import DEFAULT_AXIS, ScoreKind
+from stepmark.report.evaluation import Examples, Report, Section
+from stepmark.report.evaluation import Item as Shown
+from stepmark.report.plots import Bin, Reliability
+from stepmark.report.tables import ABSENT, Table, interval_text
 from stepmark.settings import settings
-from stepmark.show.evaluation import Examples, Report, Section
-from stepmark.show.evaluation import Item as Shown
-from stepmark.show.plots import Bin, Reliability
-from stepmark.show.tables import ABSENT, Table, interval_text
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 if TYPE_CHECKING:
     from stepmark.models.spec import ScoringSpec
@@ -492,7 +492,7 @@ class Calibration(Evaluation):
         """See `statistic`."""
         return statistic(items)
 
-    def measure(self, run: Run) -> Result:
+    def measure(self, run: Run) -> EvaluationResult:
         """See `Evaluation.measure`."""
         cases = run.take(self.read(run))
         whole, split = self._split(cases, run)
@@ -554,7 +554,7 @@ class Calibration(Evaluation):
         check_readout(spec.readout)
         return spec
 
-    def _store(self, run: Run, maps: PlattMap, split: Split, result: Result) -> None:
+    def _store(self, run: Run, maps: PlattMap, split: Split, result: EvaluationResult) -> None:
         from stepmark.models.spec import store_calibration
 
         assert self.store is not None
@@ -581,7 +581,7 @@ class Calibration(Evaluation):
 
     def calibrated(
         self, sheet: Sheet, run: Run, targets: Sequence[Target], *, split: Split | None = None
-    ) -> tuple[Result, Mapping[Target, PlattMap]]:
+    ) -> tuple[EvaluationResult, Mapping[Target, PlattMap]]:
         """The result of graded cases, and what was fitted.
 
         Raises:

@@ -10,12 +10,12 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from stepmark.errors import InputError
-from stepmark.evaluation.evaluation import EVALUATIONS, Evaluation, load_evaluation
-from stepmark.evaluation.result import Item, Result, read_result
+from stepmark.evaluation.base import EVALUATIONS, Evaluation, load_evaluation
+from stepmark.evaluation.result import EvaluationResult, Item, read_result
 from stepmark.metrics.intervals import Difference, Statistic, paired_bootstrap
+from stepmark.report.tables import Table, interval_text, printed, table_html, terminal
 from stepmark.settings import checked
-from stepmark.show.tables import Table, interval_text, printed, table_html, terminal
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -52,8 +52,8 @@ class Comparison:
 
 @checked
 def compare(
-    a: Result | str | Path,
-    b: Result | str | Path,
+    a: EvaluationResult | str | Path,
+    b: EvaluationResult | str | Path,
     *,
     method: str | Evaluation | None = None,
     resamples: Annotated[int, Field(ge=100)] = 2000,
@@ -102,9 +102,9 @@ def compare(
     )
 
 
-def _body(result: Result | str | Path) -> Mapping[str, Any]:
+def _body(result: EvaluationResult | str | Path) -> Mapping[str, Any]:
     """A result as its file has it."""
-    if not isinstance(result, Result):
+    if not isinstance(result, EvaluationResult):
         return read_result(result)
     return {
         "evaluation": result.evaluation,
@@ -117,8 +117,8 @@ def _body(result: Result | str | Path) -> Mapping[str, Any]:
 
 
 def _statistic(
-    a: Result | str | Path,
-    b: Result | str | Path,
+    a: EvaluationResult | str | Path,
+    b: EvaluationResult | str | Path,
     name: str,
     settings: Mapping[str, Any],
     method: str | Evaluation | None,
@@ -126,7 +126,7 @@ def _statistic(
     if method is not None:
         return load_evaluation(method)[0].statistic
     for result in (a, b):
-        if isinstance(result, Result) and result.statistic is not None:
+        if isinstance(result, EvaluationResult) and result.statistic is not None:
             return result.statistic
     if name not in EVALUATIONS:  # never imported by a name that stands in a file
         raise InputError(
@@ -143,24 +143,24 @@ def _statistic(
 
 
 def _warnings(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    said = []
+    warnings = []
     policies = {item["name"]: item["policy"] for item in a["figures"]}
     differing = [
         item for item in b["figures"] if policies.get(item["name"], item["policy"]) != item["policy"]
     ]
     if differing:
         item = differing[0]
-        said.append(
+        warnings.append(
             f"the thresholds differ ({item['name']}: {policies[item['name']]!r} and {item['policy']!r}): part of a difference may "
             "be theirs and not the model's"
         )
     if _hashes(a) != _hashes(b):
-        said.append("the two were measured on different files; only items with the same id are compared")
-    return said
+        warnings.append("the two were measured on different files; only items with the same id are compared")
+    return warnings
 
 
-def _hashes(one: Mapping[str, Any]) -> set[str]:
-    return {file["sha256"] for file in one["data"]}
+def _hashes(result: Mapping[str, Any]) -> set[str]:
+    return {file["sha256"] for file in result["data"]}
 
 
 def table(comparison: Comparison, *, only: Sequence[str] | None = None) -> Table:
@@ -178,10 +178,12 @@ def table(comparison: Comparison, *, only: Sequence[str] | None = None) -> Table
                 "–" if item.p is None else f"{item.p:.3f}" if item.p >= 0.001 else "< 0.001",
             )
         )
-    left = [f"{n:,} only in {who}" for n, who in ((comparison.only_a, "A"), (comparison.only_b, "B")) if n]
+    unmatched = [
+        f"{n:,} only in {who}" for n, who in ((comparison.only_a, "A"), (comparison.only_b, "B")) if n
+    ]
     return Table(
         title=f"{comparison.evaluation}: A = {comparison.a}, B = {comparison.b}; {amount(comparison.common, 'common item')}"
-        + (f" ({', '.join(left)})" if left else ""),
+        + (f" ({', '.join(unmatched)})" if unmatched else ""),
         columns=("Figure", "A", "B", "B - A", "p"),
         rows=tuple(rows),
         note="Shares are from 0 to 1; tokens and lengths as counted. In brackets: 95 % interval of the difference by paired bootstrap over problems; p: two-sided, of no difference; "

@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 from stepmark.errors import UsageError
+from stepmark.evaluation.base import Evaluation, Run, counted
 from stepmark.evaluation.cases import Case, Neutral, first_error, step_labels
-from stepmark.evaluation.evaluation import Evaluation, Run, counted
-from stepmark.evaluation.result import Figure, Item, Result
+from stepmark.evaluation.result import EvaluationResult, Figure, Item
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.evaluation.sources import read_cases
 from stepmark.evaluation.thresholds import ThresholdRule, policies
@@ -36,11 +36,11 @@ from stepmark.evaluation.views import (
 from stepmark.metrics.intervals import Statistic, ratio_statistic, wilson
 from stepmark.models.lazy import Lazy
 from stepmark.records import DEFAULT_AXIS, LabelledSolution, StepScores
+from stepmark.report.evaluation import Report, Section
+from stepmark.report.page import ProblemView
+from stepmark.report.tables import ABSENT, Table
 from stepmark.settings import settings
-from stepmark.show.evaluation import Report, Section
-from stepmark.show.page import ProblemView
-from stepmark.show.tables import ABSENT, Table
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 Process = Literal["labels", "scores"]
 """What says whether the steps are right."""
@@ -91,12 +91,12 @@ class Disagreement(Evaluation):
         """See `Evaluation.read`."""
         return read_cases(run.data, columns=run.columns, axis=run.axis or DEFAULT_AXIS)
 
-    def measure(self, run: Run) -> Result:
+    def measure(self, run: Run) -> EvaluationResult:
         """See `Evaluation.measure`."""
         cases = run.take(self.read(run))
         return self.of_cases(cases, run, run.grade(cases) if self._graded(run) else None)
 
-    def of_cases(self, cases: Sequence[Case], run: Run, sheet: Sheet | None = None) -> Result:
+    def of_cases(self, cases: Sequence[Case], run: Run, sheet: Sheet | None = None) -> EvaluationResult:
         """The 2x2 of process and outcome, by labels, by scores, or by both side by side.
 
         Raises:

@@ -20,9 +20,9 @@ from pydantic import Field
 from stepmark.data.columns import Columns
 from stepmark.data.reading import Source
 from stepmark.errors import UsageError
+from stepmark.evaluation.base import Evaluation, Run, counted
 from stepmark.evaluation.cases import Case, unique
-from stepmark.evaluation.evaluation import Evaluation, Run, counted
-from stepmark.evaluation.result import Item, Result, shown
+from stepmark.evaluation.result import EvaluationResult, Item, shown
 from stepmark.evaluation.scores import CaseScores, Sheet, check_how, solution_score
 from stepmark.evaluation.sources import read_cases
 from stepmark.evaluation.views import (  # fmt: skip
@@ -39,11 +39,11 @@ from stepmark.evaluation.views import (  # fmt: skip
 )
 from stepmark.metrics.binary import expected_calibration_error, weighted_auc
 from stepmark.metrics.intervals import Floats, Statistic, shares, weighted_quantiles
+from stepmark.report.evaluation import Examples, Report, Section
+from stepmark.report.plots import Lines
+from stepmark.report.tables import Table
 from stepmark.settings import settings
-from stepmark.show.evaluation import Examples, Report, Section
-from stepmark.show.plots import Lines
-from stepmark.show.tables import Table
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 _SHOWN = 3
 """Examples of each part."""
@@ -244,13 +244,13 @@ class Drift(Evaluation):
         """See `statistic`."""
         return statistic(items)
 
-    def measure(self, run: Run) -> Result:
+    def measure(self, run: Run) -> EvaluationResult:
         """See `Evaluation.measure`."""
         by = self.by or ("file" if len(run.data) > 1 else "policy")
         cases, parts = read_parts(run.data, by, columns=run.columns)
         return self.of_parts(run.grade(run.take(cases)), run, parts, by=by)
 
-    def of_parts(self, sheet: Sheet, run: Run, parts: Mapping[str, str], *, by: str) -> Result:
+    def of_parts(self, sheet: Sheet, run: Run, parts: Mapping[str, str], *, by: str) -> EvaluationResult:
         """The result of graded cases.
 
         Raises:

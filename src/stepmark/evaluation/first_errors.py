@@ -19,9 +19,9 @@ import numpy as np
 
 from stepmark.data.reading import Row, Source, read_rows
 from stepmark.errors import InputError
+from stepmark.evaluation.base import Run, counted
 from stepmark.evaluation.benchmark import Rated, Ratings, rated, ratings_to, steps_of, text_of
 from stepmark.evaluation.cases import Case, first_error
-from stepmark.evaluation.evaluation import Run, counted
 from stepmark.evaluation.result import Figure, Item
 from stepmark.evaluation.scores import Sheet
 from stepmark.evaluation.thresholds import check_neutral
@@ -29,11 +29,11 @@ from stepmark.evaluation.views import Cell, Column, table_of, unreadable
 from stepmark.metrics.first_error import first_wrong
 from stepmark.metrics.intervals import Floats, Statistic, shares
 from stepmark.records import LabelledSolution, Problem, Solution
+from stepmark.report.evaluation import Section
+from stepmark.report.tables import ABSENT, Table
 from stepmark.settings import settings
-from stepmark.show.evaluation import Section
-from stepmark.show.tables import ABSENT, Table
-from stepmark.show.text import amount
 from stepmark.verifiers.checks import check, check_names
+from stepmark.words import amount
 
 
 @settings

@@ -30,11 +30,11 @@ from stepmark.data.formats.rows import LabelledRow
 from stepmark.data.labelled import read_labelled
 from stepmark.data.reading import Source
 from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.base import INTERVALS, Evaluation, Run
 from stepmark.evaluation.benchmark import Ratings, places, ratings_of
 from stepmark.evaluation.cases import Case, unique
-from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run
 from stepmark.evaluation.first_errors import distance_table, harmonic
-from stepmark.evaluation.result import Figure, Item, Result, shown
+from stepmark.evaluation.result import EvaluationResult, Figure, Item, shown
 from stepmark.evaluation.scores import CaseScores
 from stepmark.evaluation.thresholds import check_asked, policies
 from stepmark.evaluation.views import Column, card, examples_of, problem, table_of, tiles_of
@@ -43,9 +43,9 @@ from stepmark.metrics.agreement import alphas
 from stepmark.metrics.first_error import first_wrong
 from stepmark.metrics.intervals import Floats, Statistic, of_parts, ratio_statistic, shares
 from stepmark.records import DEFAULT_AXIS, LabelledSolution, StepScores
+from stepmark.report.evaluation import Examples, Report, Section
 from stepmark.settings import settings
-from stepmark.show.evaluation import Examples, Report, Section
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 _TYPE = re.compile(r"error type: ([^;]+)")
 _RATINGS = (-1, 0, 1)
@@ -106,7 +106,7 @@ class LabelAgreement(Evaluation):
         check_asked(self.threshold, list(dict.fromkeys(case.group for case in cases)))
         return cases
 
-    def measure(self, run: Run) -> Result:
+    def measure(self, run: Run) -> EvaluationResult:
         """See `Evaluation.measure`."""
         cases = run.take(self.read(run))
         if not self.labels:
@@ -186,7 +186,7 @@ class LabelAgreement(Evaluation):
         run: Run,
         name: str,
         axes: Sequence[str] = (),
-    ) -> Result:
+    ) -> EvaluationResult:
         items = [_item(case, judged) for case, judged in pairs]
         if len(axes) == 1 and axes[0] != DEFAULT_AXIS:
             run.facts.append(f"The axis is {axes[0]}.")

@@ -25,20 +25,20 @@ from pydantic import Field
 
 from stepmark.data.reading import Source
 from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.base import Run
 from stepmark.evaluation.benchmark import Benchmark, places
 from stepmark.evaluation.cases import Case, first_error, step_labels
-from stepmark.evaluation.evaluation import Run
-from stepmark.evaluation.result import Figure, Item, Result, shown
+from stepmark.evaluation.result import EvaluationResult, Figure, Item, shown
 from stepmark.evaluation.scores import CaseScores, Sheet, score_lengths
 from stepmark.evaluation.sources import read_prmbench
 from stepmark.evaluation.thresholds import ThresholdRule, check_asked, check_neutral, policies
 from stepmark.evaluation.views import Column, card, examples_of, problem, unreadable
 from stepmark.metrics.intervals import Floats, Statistic, of_parts, shares
+from stepmark.report.evaluation import Examples
+from stepmark.report.page import ProblemView
 from stepmark.settings import settings
-from stepmark.show.evaluation import Examples
-from stepmark.show.page import ProblemView
-from stepmark.show.text import amount
 from stepmark.verifiers.checks import check, check_names
+from stepmark.words import amount
 
 _ORIGINALS = "correct"
 _PARTS = ("tp", "fp", "tn", "fn")
@@ -94,7 +94,7 @@ class PRMScore(Benchmark):
         lengths = None if run.scores is None else score_lengths(run.scores, model=run.model_name)
         return read_prmbench(run.data, lengths=lengths, columns=run.columns, numbered=self.numbered)
 
-    def of_sheet(self, sheet: Sheet, run: Run) -> Result:
+    def of_sheet(self, sheet: Sheet, run: Run) -> EvaluationResult:
         """The result of cases of which every step is judged.
 
         Raises:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from stepmark.data.reading import check_readable
 from stepmark.errors import InputError, UsageError
-from stepmark.show.evaluation import Report, evaluation_html
-from stepmark.show.html import template
-from stepmark.show.tables import ABSENT, Table, interval_text, markdown, printed, table_html, terminal
-from stepmark.show.text import amount
+from stepmark.report.evaluation import Report, evaluation_html
+from stepmark.report.html import template
+from stepmark.report.tables import ABSENT, Table, interval_text, markdown, printed, table_html, terminal
 from stepmark.store import atomic_write
 from stepmark.version import __version__
+from stepmark.words import amount
 
 if TYPE_CHECKING:  # NumPy, which no help needs
     from stepmark.metrics.intervals import Interval, Statistic
@@ -49,7 +49,7 @@ class Figure:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Result(Report):
+class EvaluationResult(Report):
     """A finished evaluation: printed, it is a table; in a notebook too."""
 
     evaluation: str
@@ -162,7 +162,7 @@ def shown(figure: Figure | Interval | None, *, scale: float = 100, digits: int =
     return interval_text(figure.value, figure.low, figure.high, scale=scale, digits=digits)
 
 
-def html(result: Result) -> Iterator[str]:
+def html(result: EvaluationResult) -> Iterator[str]:
     """The report page in chunks: one HTML file that needs no network."""
     data = {f"data: {datum['name']}": f"{_size(datum)}, sha256 {datum['sha256']}" for datum in result.data}
     return evaluation_html(replace(result, settings={**result.settings, **data, "stepmark": __version__}))
@@ -172,7 +172,7 @@ def _size(datum: Mapping[str, Any]) -> str:
     return f"{datum['bytes']:,} bytes" if "bytes" in datum else amount(datum["rows"], "row")
 
 
-def write_json(result: Result, path: str | Path) -> None:
+def write_json(result: EvaluationResult, path: str | Path) -> None:
     """Write everything as JSON; there complete or not at all."""
     body = {
         "format": FORMAT,
@@ -197,7 +197,7 @@ def write_json(result: Result, path: str | Path) -> None:
         file.write("\n]\n}\n")
 
 
-def as_markdown(result: Result) -> str:
+def as_markdown(result: EvaluationResult) -> str:
     """Facts and tables as Markdown."""
     parts = [f"# {result.title}", *result.sentences, *(markdown(table).rstrip() for table in result.tables)]
     return "\n\n".join(parts) + "\n"

@@ -36,21 +36,21 @@ import numpy.typing as npt
 from pydantic import Field
 
 from stepmark.errors import UsageError
+from stepmark.evaluation.base import INTERVALS, Evaluation, Run
 from stepmark.evaluation.cases import Case, first_error
-from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run
 from stepmark.evaluation.perturbations import PERTURBATIONS, Perturbed, perturbation, perturbed
-from stepmark.evaluation.result import Item, Result, shown
+from stepmark.evaluation.result import EvaluationResult, Item, shown
 from stepmark.evaluation.scores import CaseScores, Sheet, solution_score
 from stepmark.evaluation.views import Cell, Figures, card, problem, table_of, tiles_of, value_cell
 from stepmark.metrics.aggregate import check_aggregate, check_score
 from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic
 from stepmark.models.prm import first_error as first_under
 from stepmark.records import LabelledSolution, ScoreKind
+from stepmark.report.evaluation import Examples, Report, Section
+from stepmark.report.page import ProblemView
+from stepmark.report.tables import Table
 from stepmark.settings import settings
-from stepmark.show.evaluation import Examples, Report, Section
-from stepmark.show.page import ProblemView
-from stepmark.show.tables import Table
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 NOISE = 1e-5
 """A change no greater than this is none: the same steps in another batch differ by as much in float32."""
@@ -87,7 +87,7 @@ class Robustness(Evaluation):
         """See `statistic`."""
         return statistic(items)
 
-    def measure(self, run: Run) -> Result:
+    def measure(self, run: Run) -> EvaluationResult:
         """See `Evaluation.measure`."""
         changes = trials(run.take(self.read(run)), self.only or tuple(PERTURBATIONS), run.seed)
         return self.of_trials(run.grade(to_grade(changes)), run, changes)
@@ -120,7 +120,7 @@ class Robustness(Evaluation):
             )
         return Judging(aggregate=how, threshold=threshold, margin=margin)
 
-    def of_trials(self, sheet: Sheet, run: Run, changes: Sequence[Trial]) -> Result:
+    def of_trials(self, sheet: Sheet, run: Run, changes: Sequence[Trial]) -> EvaluationResult:
         """What the changes do to the scores of a PRM.
 
         Raises:

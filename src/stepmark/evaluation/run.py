@@ -12,8 +12,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from stepmark.data.reading import Source, check_readable
-from stepmark.evaluation.evaluation import Evaluation, Run, load_evaluation, settings_of
-from stepmark.evaluation.result import Result
+from stepmark.evaluation.base import Evaluation, Run, load_evaluation, settings_of
+from stepmark.evaluation.result import EvaluationResult
 from stepmark.evaluation.sources import files_of
 from stepmark.models.lazy import UNSAID, Lazy, note_idle
 from stepmark.models.load import PRMLike, idle_settings, lazy_prm, read_by
@@ -42,7 +42,7 @@ def evaluate(
     seed: Annotated[int, Field(ge=0)] = 0,
     truncate: bool = True,
     progress: bool = True,
-) -> Result:
+) -> EvaluationResult:
     """Measure what a PRM is good for, with bootstrap intervals over problems.
 
     A run with `out` that is interrupted continues when the same call is made again, and grades nothing twice.

@@ -20,10 +20,10 @@ from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case
 from stepmark.metrics.aggregate import AGGREGATES, aggregate, check_aggregate, check_score
 from stepmark.models.prm import PRM, checked_scores
+from stepmark.progress import Progress
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores, compact, read_record, record_row
-from stepmark.show.progress import Progress
-from stepmark.show.text import amount
 from stepmark.store import PartFile, resumed, row_key
+from stepmark.words import amount
 
 _R_PRM = "step_level_validity_scores"
 """Under this key R-PRM's file has its scores."""

@@ -23,27 +23,27 @@ from pydantic import Field
 from stepmark.backends import ReplyStore
 from stepmark.backends.replies import ReplyFile
 from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.base import INTERVALS, Evaluation, Run
 from stepmark.evaluation.best_of_n import between
-from stepmark.evaluation.evaluation import INTERVALS, Evaluation, Run
-from stepmark.evaluation.result import Item, Result, made_folder, shown
+from stepmark.evaluation.result import EvaluationResult, Item, made_folder, shown
 from stepmark.evaluation.views import Cell, Column, Figures, series_of, starred, table_of, tiles_of
 from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic
 from stepmark.models.lazy import Lazy
-from stepmark.problems.sources import read_problems
+from stepmark.problems.loading import read_problems
 from stepmark.records import Problem, Refusal
+from stepmark.report.evaluation import Report, Section
+from stepmark.report.plots import Lines
+from stepmark.report.tables import Table
 from stepmark.searches.base import Budget, Candidate, Grading, Searching, SearchResult, Steps
-from stepmark.searches.best_of_n import SampledSearch
 from stepmark.searches.methods import METHODS, load_search, remade
 from stepmark.searches.run import Models, models_of
 from stepmark.searches.run import run as run_search
+from stepmark.searches.sampled import SampledSearch
 from stepmark.settings import settings
-from stepmark.show.evaluation import Report, Section
-from stepmark.show.plots import Lines
-from stepmark.show.tables import Table
-from stepmark.show.text import amount
 from stepmark.store import held
 from stepmark.verifiers.base import Verifier, isolation_note, isolation_of, open_verifier
 from stepmark.verifiers.code_sandbox import Isolation
+from stepmark.words import amount
 
 VOTES = ("majority", "weighted-vote", "best-of-n")
 """Always in the comparison: what samples alone reach, without a PRM and with it."""
@@ -99,7 +99,7 @@ class SearchContest(Evaluation):
         """See `statistic`."""
         return statistic(items)
 
-    def measure(self, run: Run) -> Result:
+    def measure(self, run: Run) -> EvaluationResult:
         """See `Evaluation.measure`."""
         methods, sources = self._methods()
         read = [problem for file in run.data for problem in read_problems(file, columns=run.columns)]

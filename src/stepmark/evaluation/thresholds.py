@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from stepmark.errors import InputError, ScoreKindError, UsageError
-from stepmark.evaluation.evaluation import Run
+from stepmark.evaluation.base import Run
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.metrics.aggregate import check_score
 from stepmark.metrics.first_error import best_threshold, first_wrong

@@ -24,17 +24,17 @@ from pydantic import Field
 from stepmark.data.columns import Columns, identifier, reference_answer
 from stepmark.data.reading import Row, Source, read_rows
 from stepmark.errors import InputError, UsageError
-from stepmark.evaluation.evaluation import Evaluation, Run, counted
-from stepmark.evaluation.result import Figure, Item, Result, shown
+from stepmark.evaluation.base import Evaluation, Run, counted
+from stepmark.evaluation.result import EvaluationResult, Figure, Item, shown
 from stepmark.evaluation.views import Cell, Column, table_of, tile
 from stepmark.metrics.intervals import Statistic, ratio_statistic, wilson
 from stepmark.records import read_record
+from stepmark.report.evaluation import Report, Section
+from stepmark.report.tables import ABSENT, Table
 from stepmark.settings import settings
-from stepmark.show.evaluation import Report, Section
-from stepmark.show.tables import ABSENT, Table
-from stepmark.show.text import amount
 from stepmark.verifiers.base import Verifier, isolation_note, isolation_of, open_verifier
 from stepmark.verifiers.code_sandbox import Isolation
+from stepmark.words import amount
 
 _SHOWN = 300
 FALSE_POSITIVES, FALSE_NEGATIVES, UNPARSED = ERRORS = ("false positives", "false negatives", "unparsed")
@@ -103,7 +103,7 @@ class VerifierAccuracy(Evaluation):
         """Per verifier `false positives`, `false negatives` and `unparsed` as shares, as functions of the items' weights."""
         return ratio_statistic(errors_of(items))
 
-    def measure(self, run: Run) -> Result:
+    def measure(self, run: Run) -> EvaluationResult:
         """See `Evaluation.measure`."""
         isolation = isolation_of("code" if "code" in self.verifier else None, self.isolation)
         if isolation is not None:
@@ -133,7 +133,7 @@ class VerifierAccuracy(Evaluation):
         given = {} if isolation is None else {"isolation": isolation}
         return self.of_items(items, run, **given)
 
-    def of_items(self, items: Sequence[Item], run: Run, **filled: Any) -> Result:
+    def of_items(self, items: Sequence[Item], run: Run, **filled: Any) -> EvaluationResult:
         """The report on one or more verifiers.
 
         Intervals are Wilson's where every pair is a problem of its own, else a bootstrap over problems.

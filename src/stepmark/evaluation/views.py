@@ -11,14 +11,14 @@ from stepmark.evaluation.thresholds import ThresholdRule
 from stepmark.metrics.aggregate import aggregate, allowed
 from stepmark.metrics.first_error import found_error
 from stepmark.records import StepScores
+from stepmark.report import colour
+from stepmark.report.evaluation import Examples, Tile
+from stepmark.report.page import CardView, ProblemView
+from stepmark.report.plots import Bars, Series
+from stepmark.report.tables import ABSENT, Table
 from stepmark.scoring.report import step_views
-from stepmark.show import colour
-from stepmark.show.evaluation import Examples, Tile
-from stepmark.show.page import CardView, ProblemView
-from stepmark.show.plots import Bars, Series
-from stepmark.show.tables import ABSENT, Table
-from stepmark.show.text import amount
 from stepmark.verifiers.checks import CheckName, check
+from stepmark.words import amount
 
 Figures = Mapping[str, Figure]
 """By name."""

@@ -74,19 +74,19 @@ class CandidateGrader:
 
     def _grade_what_waits(self) -> None:
         with self._guard:
-            taken, self._waiting = self._waiting, []
+            waiting, self._waiting = self._waiting, []
         try:
-            every = [solution for some, _ in taken for solution in some]
+            every = [solution for group, _ in waiting for solution in group]
             results = list(grade(every, self.prm, self.settings, keep_going=True))
         except Exception as error:
             # Everyone who waited gets the same error object; each raises it in a thread of its own.
-            for _, answer in taken:
+            for _, answer in waiting:
                 answer.set_exception(error)
             return
         start = 0
-        for some, answer in taken:
-            answer.set_result(results[start : start + len(some)])
-            start += len(some)
+        for group, answer in waiting:
+            answer.set_result(results[start : start + len(group)])
+            start += len(group)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,9 +174,9 @@ def explanation(scored: GradedSolution) -> str:
     """A graded solution as text: each step under its number (from 1) and score, the first error marked."""
     lines = []
     for number, (text, score) in enumerate(zip(scored.solution.texts, scored.scores, strict=True)):
-        said = "not read" if score is None else f"{score:.3f}"
+        shown = "not read" if score is None else f"{score:.3f}"
         mark = "  <- first error" if number == scored.first_error else ""
-        lines.append(f"{number + 1}. [{said}] {text}{mark}")
+        lines.append(f"{number + 1}. [{shown}] {text}{mark}")
     if scored.first_error is None:
         verdict = "Where the first error is cannot be told."
     elif scored.first_error < 0:

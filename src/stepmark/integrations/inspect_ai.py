@@ -41,8 +41,8 @@ from stepmark.models.prm import Grade
 from stepmark.models.watch import Seen, Watch
 from stepmark.records import Refusal, Solution
 from stepmark.searches.choosing import check_pick, pick
-from stepmark.show.text import amount
 from stepmark.verifiers.base import load_verifier
+from stepmark.words import amount
 
 AGENT = "agent"
 """The way to cut that reads the whole conversation: each of the assistant's turns with its tool calls is a step."""
@@ -169,9 +169,9 @@ def prm_best_of_n(
             raise UsageError("prm_best_of_n writes completions without tools; this task has some")
         model = get_model()
         # Cached, all n would be the same one.
-        wanted = GenerateConfig(temperature=temperature)
+        config = GenerateConfig(temperature=temperature)
         outputs: list[ModelOutput] = await collect(
-            *(model.generate(state.messages, config=wanted, cache=False) for _ in range(n))
+            *(model.generate(state.messages, config=config, cache=False) for _ in range(n))
         )
         texts = [output.completion for output in outputs]
         ended = [output.stop_reason not in ("max_tokens", "model_length") for output in outputs]
@@ -245,9 +245,9 @@ def prm_watched(
             state.output = await model.generate(state.messages, tools=state.tools, cache=False)
             seen = await add(state.output.message)
             assert seen is not None
-            told = {} if seen.message is None else {"message": seen.message}
+            extra = {} if seen.message is None else {"message": seen.message}
             written.append(
-                {"text": state.output.completion, "score": seen.score, "advice": seen.advice, **told}
+                {"text": state.output.completion, "score": seen.score, "advice": seen.advice, **extra}
             )
             # A tool that ran at the server ends a turn within the message.
             starts += [len(state.messages)] * (len(watch.scores) - len(starts))

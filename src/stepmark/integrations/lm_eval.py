@@ -85,23 +85,23 @@ class StepmarkFilter(Filter):  # type: ignore[misc]
             InputError: a document without the problem's field.
             UsageError: settings that do not fit the PRM, or responses that are no texts.
         """
-        every = [list(some) for some in resps]
-        if any(not isinstance(text, str) for some in every for text in some):
+        every = [list(texts) for texts in resps]
+        if any(not isinstance(text, str) for texts in every for text in texts):
             raise UsageError(
                 "the filter 'stepmark' reads texts: put it first in the pipeline, of a generate_until task"
             )
         problems = [problem_of(doc, self._problem, number) for number, doc in enumerate(docs)]
         grader = CandidateGrader(loaded(*self._prm), self._settings)
-        asked = [(problem, text) for problem, some in zip(problems, every, strict=True) for text in some]
+        asked = [(problem, text) for problem, texts in zip(problems, every, strict=True) for text in texts]
         graded = grade_texts(asked, grader, split=self._split, marker=self._marker)
-        kept: list[list[str]] = []
+        chosen: list[list[str]] = []
         unread: list[str] = []
         start = 0
-        wanted = None if self._choice == "best" else load_verifier(self._verifier)
-        with nullcontext() if wanted is None else wanted as verifier:
-            for number, some in enumerate(every):
-                mine = graded[start : start + len(some)]
-                start += len(some)
+        vote_verifier = None if self._choice == "best" else load_verifier(self._verifier)
+        with nullcontext() if vote_verifier is None else vote_verifier as verifier:
+            for number, texts in enumerate(every):
+                mine = graded[start : start + len(texts)]
+                start += len(texts)
                 try:
                     picked = pick(
                         [item.score for item in mine],
@@ -113,6 +113,6 @@ class StepmarkFilter(Filter):  # type: ignore[misc]
                 except InputError:
                     unread.append(f"document {number}: {mine[0].error}" if mine else f"document {number}")
                     picked = 0
-                kept.append(some[picked : picked + 1])
+                chosen.append(texts[picked : picked + 1])
         tell(unread, len(every))
-        return kept
+        return chosen

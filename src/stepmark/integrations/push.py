@@ -23,12 +23,12 @@ import httpx
 
 from stepmark.data.labelled import convert
 from stepmark.data.reading import Source
-from stepmark.data.scores import SCORES
+from stepmark.data.trace_scores import SCORES
 from stepmark.errors import BackendError, UsageError
 from stepmark.models.http import DeclinedError, Patience, Server
+from stepmark.progress import Progress
 from stepmark.registry import unknown_name
-from stepmark.show.progress import Progress
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 _TOGETHER = 100
 """Annotations in one request of Phoenix."""
@@ -52,7 +52,7 @@ def endpoint(to: str, environment: Mapping[str, str] | None = None) -> ScoreEndp
     """The endpoint of a target.
 
     Args:
-        to: a name of `data.scores.SCORES`.
+        to: a name of `data.trace_scores.SCORES`.
         environment: environment variables; None for this process's own.
 
     Raises:
@@ -70,7 +70,7 @@ def push_scores(source: Source, to: str, *, transport: httpx.BaseTransport | Non
 
     Args:
         source: what `stepmark grade` wrote of traces.
-        to: a name of `data.scores.SCORES`.
+        to: a name of `data.trace_scores.SCORES`.
         transport: sends requests; None for the network.
 
     Returns:

@@ -18,4 +18,4 @@ from stepmark.labels.rollout import BinarySearch as BinarySearch
 from stepmark.labels.rollout import EveryStep as EveryStep
 from stepmark.labels.rollout import hard_label as hard_label
 from stepmark.labels.rollout import soft_label as soft_label
-from stepmark.labels.tree import RolloutTree as RolloutTree
+from stepmark.labels.rollout_tree import RolloutTree as RolloutTree

@@ -40,7 +40,7 @@ from stepmark.labels.labelling import Cost, LabellerNeeds, Labelling, Probe, Rol
 from stepmark.labels.rollout import count_steps, labelled, own_answer
 from stepmark.records import Solution, Verdict
 from stepmark.settings import settings
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 Floats: TypeAlias = NDArray[np.float64]
 

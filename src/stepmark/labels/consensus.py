@@ -37,7 +37,6 @@ from stepmark.errors import InputError, SettingError, UsageError
 from stepmark.metrics.first_error import first_wrong
 from stepmark.records import DEFAULT_AXIS, Judgement, LabelledSolution
 from stepmark.settings import checked, settings
-from stepmark.show.text import amount
 from stepmark.store import (
     Results,
     atomic_rows,
@@ -47,6 +46,7 @@ from stepmark.store import (
     write_beside,
     write_manifest,
 )
+from stepmark.words import amount
 
 Rule = Literal["first-error-agrees", "majority"]
 Rating = Literal[-1, 0, 1]
@@ -87,7 +87,9 @@ class View:
             self.labelled.judgements, self.ratings, self.confidences, strict=True
         ):
             # Made anew, not twice: a view is no evidence.
-            judgements = [one for one in own if (one.judge, one.axis) != (name, self.axis)]
+            judgements = [
+                judgement for judgement in own if (judgement.judge, judgement.axis) != (name, self.axis)
+            ]
             if rating is not None:
                 judgements.append(
                     Judgement(

@@ -143,8 +143,8 @@ def _named(name: str) -> tuple[Criterion, ...]:
         raise UsageError(str(error)) from None
     unknown = [key for key in data if key not in ("presets", "criteria")]
     if unknown or not data:
-        found = f"{unknown[0]!r}" if unknown else "nothing"
-        raise UsageError(f"{file}: expected a table `criteria` and a list `presets`, found {found}")
+        unexpected = f"{unknown[0]!r}" if unknown else "nothing"
+        raise UsageError(f"{file}: expected a table `criteria` and a list `presets`, found {unexpected}")
     presets, own = data.get("presets", []), data.get("criteria", {})
     if not isinstance(presets, list) or not all(name in PRESETS for name in presets):
         raise UsageError(f"{file}: expected in `presets` a list of {', '.join(PRESETS)}, found {presets!r}")

@@ -47,10 +47,9 @@ from stepmark.data.reading import Row, Source, read_rows
 from stepmark.data.solutions import SolutionRow, read_solutions
 from stepmark.errors import InputError, SettingError, UsageError
 from stepmark.problems.arithmetic import arithmetic_problems
-from stepmark.problems.sources import Worked, worked_row
+from stepmark.problems.loading import Worked, worked_row
 from stepmark.records import Judgement, LabelledSolution, Refusal, Solution, Step
 from stepmark.settings import checked, settings
-from stepmark.show.text import amount
 from stepmark.store import (
     Results,
     RunInput,
@@ -63,6 +62,7 @@ from stepmark.store import (
 )
 from stepmark.verifiers.checks.equations import calculations
 from stepmark.verifiers.finder import find_answer
+from stepmark.words import amount
 
 Kind = Literal["value", "operand", "operation", "unit", "dropped", "repeated", "jump", "early stop"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -410,7 +410,7 @@ class Carry:
     seen: set[Fraction]
     """Numbers that stood in the solution so far, other than as an altered result."""
     changed: dict[Fraction, Fraction] = field(default_factory=dict)
-    kept: set[Fraction] = field(default_factory=set)
+    independent: set[Fraction] = field(default_factory=set)
     """Results that come after the error and do not depend on it."""
     answer: Fraction | None = None
     """What the solution's answer has become; None where no result so far is the answer."""
@@ -421,7 +421,7 @@ class Carry:
         Raises:
             NotSureError: the number stands for something else too.
         """
-        fixed = self.seen | self.book.given | self.kept
+        fixed = self.seen | self.book.given | self.independent
         if old in fixed or self.changed.get(old, new) != new:
             raise NotSureError
         self.changed[old] = new
@@ -454,7 +454,7 @@ class Carry:
         elif old in self.changed:
             raise NotSureError
         else:
-            self.kept.add(old)
+            self.independent.add(old)
         if old == self.book.answer:
             self.answer = new
         return old

@@ -14,9 +14,9 @@ from stepmark.labels.labelling import LabellerNeeds, Labelling
 from stepmark.metrics.first_error import first_wrong
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.settings import settings
-from stepmark.show.text import amount
 from stepmark.verifiers.checks import Finding, check
 from stepmark.verifiers.checks.equations import calculations
+from stepmark.words import amount
 
 
 @final

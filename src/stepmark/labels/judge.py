@@ -67,8 +67,8 @@ from stepmark.models.policies import PolicyLike, policy_of
 from stepmark.models.watch import Feedback, TurnJudge
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.settings import settings
-from stepmark.show.text import amount
 from stepmark.verifiers.finder import find_answer
+from stepmark.words import amount
 
 _TAG = re.compile(r"</?(?:paragraph|observation)_\d+>")
 _THOUGHT_END = "</think>"
@@ -527,9 +527,9 @@ def _boxed(reply: str) -> str:
     return _WRAPPED.sub(r"\1", answer.text).replace("\\_", "_").strip(" $.<>")
 
 
-def _note(names: Mapping[int, str], found: Votes[int], open_because: str | None) -> str:
-    votes = [f"{found.counts[vote]} for {name}" for vote, name in names.items() if vote in found.counts]
-    votes += [f"{found.unread} unread"] if found.unread else []
+def _note(names: Mapping[int, str], tally: Votes[int], open_because: str | None) -> str:
+    votes = [f"{tally.counts[vote]} for {name}" for vote, name in names.items() if vote in tally.counts]
+    votes += [f"{tally.unread} unread"] if tally.unread else []
     return f"votes: {', '.join(votes)}" + (f"; no decision: {open_because}" if open_because else "")
 
 
@@ -585,10 +585,17 @@ def _criteria_prompt(
     solution: Solution, criteria: Sequence[Criterion], step: int | None, answer: bool
 ) -> tuple[Message, ...]:
     """The question by all criteria: about one step; None: about all."""
-    listed = "\n".join(f"- {one.name}{' (missing)' if one.missing else ''}: {one.text}" for one in criteria)
+    listed = "\n".join(
+        f"- {criterion.name}{' (missing)' if criterion.missing else ''}: {criterion.text}"
+        for criterion in criteria
+    )
     ask = "place" if step is None else "steps"
-    missing = _MISSING.format(place=_MISSING_PLACES[ask]) if any(one.missing for one in criteria) else ""
-    names = [one.name for one in criteria]
+    missing = (
+        _MISSING.format(place=_MISSING_PLACES[ask])
+        if any(criterion.missing for criterion in criteria)
+        else ""
+    )
+    names = [criterion.name for criterion in criteria]
     if step is None:
         failing: Any = [{"paragraph": 0, "reason": "…"}]
         example = {name: failing if at == 0 else [] for at, name in enumerate(names)}

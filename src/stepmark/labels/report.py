@@ -9,9 +9,9 @@ from pathlib import Path
 from stepmark.labels.criteria import Criterion
 from stepmark.labels.labelling import Labelling
 from stepmark.records import Judgement, LabelledSolution
-from stepmark.show.page import CardView, JudgementView, ProblemView, StepView, Summary, page_html
-from stepmark.show.text import amount
+from stepmark.report.page import CardView, JudgementView, ProblemView, StepView, Summary, page_html
 from stepmark.store import atomic_write
+from stepmark.words import amount
 
 SHOWN = 2000
 """Solutions on one page."""
@@ -39,7 +39,7 @@ def write_labels_page(
     Raises:
         UsageError: the file cannot be written.
     """
-    missing = {one.name for one in criteria if one.missing}
+    missing = {criterion.name for criterion in criteria if criterion.missing}
     problems: dict[tuple[str, str | None], list[CardView]] = {}
     verdicts: Counter[str] = Counter()
     positions: Counter[int] = Counter()
@@ -66,9 +66,9 @@ def write_labels_page(
     solutions = verdicts.total()
     facts = [f"Labelled by {', '.join(judges) or 'no judge'}."]
     facts += [
-        f"{one.name}{' (missing)' if one.missing else ''}: {one.text} Failed in {failing[one.name]:,} of "
-        f"{amount(solutions, 'solution')}{f', open in {opened[one.name]:,}' if opened[one.name] else ''}."
-        for one in criteria
+        f"{criterion.name}{' (missing)' if criterion.missing else ''}: {criterion.text} Failed in {failing[criterion.name]:,} of "
+        f"{amount(solutions, 'solution')}{f', open in {opened[criterion.name]:,}' if opened[criterion.name] else ''}."
+        for criterion in criteria
     ]
     if shown < solutions:
         facts.append(f"The first {shown:,} of {solutions:,} solutions are shown.")

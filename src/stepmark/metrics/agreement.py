@@ -70,26 +70,26 @@ def krippendorff_alpha(
         raise UsageError(f"expected the level 'nominal' or 'ordinal', found {level!r}")
     if clusters is not None and len(clusters) != len(ratings):
         raise UsageError(f"expected one cluster for each of {len(ratings)} units, found {len(clusters)}")
-    kept: list[list[float]] = []
+    rated: list[list[float]] = []
     members: list[Hashable] = []
     for unit, row in enumerate(ratings):
         given = [float(rating) for rating in row if rating is not None]
         if not np.isfinite(given).all():
             raise UsageError(f"unit {unit} (0-based): expected finite ratings, found {given}")
         if len(given) > 1:
-            kept.append(given)
+            rated.append(given)
             members.append(unit if clusters is None else clusters[unit])
-    categories = sorted({rating for row in kept for rating in row})
-    count = sum(map(len, kept))
+    categories = sorted({rating for row in rated for rating in row})
+    count = sum(map(len, rated))
     if len(categories) < 2:
         return Alpha(
             level=level,
             value=Interval(value=None, low=None, high=None, level=confidence),
-            units=len(kept),
+            units=len(rated),
             ratings=count,
-            why="one category" if kept else "no pairs",
+            why="one category" if rated else "no pairs",
         )
-    coincidences = _coincidences(kept, categories)
+    coincidences = _coincidences(rated, categories)
 
     def statistic(weights: Floats) -> Mapping[str, Floats]:
         return {
@@ -99,7 +99,7 @@ def krippendorff_alpha(
     result = bootstrap(statistic, members, resamples=resamples, seed=seed, level=confidence)["alpha"]
     if len(set(members)) < 2:
         result = replace(result, low=None, high=None)
-    return Alpha(level=level, value=result, units=len(kept), ratings=count)
+    return Alpha(level=level, value=result, units=len(rated), ratings=count)
 
 
 def _coincidences(units: Sequence[Sequence[float]], categories: Sequence[float]) -> Floats:

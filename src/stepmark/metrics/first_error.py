@@ -9,7 +9,7 @@ from stepmark.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
-class FirstErrors:
+class FirstErrorAccuracy:
     """How well first errors are found. All but the threshold in [0, 1]."""
 
     threshold: float
@@ -47,7 +47,7 @@ def harmonic_mean(a: float, b: float) -> float:
 
 def first_errors(
     scores: Sequence[Sequence[float | None]], truth: Sequence[int], threshold: float
-) -> FirstErrors:
+) -> FirstErrorAccuracy:
     """First-error accuracy at a threshold.
 
     Args:
@@ -64,10 +64,12 @@ def first_errors(
     if not wrong or not right:
         raise UsageError("first-error figures need solutions with and without an error")
     a, b = sum(wrong) / len(wrong), sum(right) / len(right)
-    return FirstErrors(threshold=threshold, error_accuracy=a, correct_accuracy=b, f1=harmonic_mean(a, b))
+    return FirstErrorAccuracy(
+        threshold=threshold, error_accuracy=a, correct_accuracy=b, f1=harmonic_mean(a, b)
+    )
 
 
-def best_threshold(scores: Sequence[Sequence[float | None]], truth: Sequence[int]) -> FirstErrors:
+def best_threshold(scores: Sequence[Sequence[float | None]], truth: Sequence[int]) -> FirstErrorAccuracy:
     """The threshold with the highest F1 on these solutions, exactly: every score is a border, none is skipped.
 
     A wrong solution with its first error at step k is named rightly for thresholds t in (s_k, min(s_0 … s_{k-1})];

@@ -29,7 +29,7 @@ from packaging.version import Version
 from torch import Tensor
 
 from stepmark.errors import CheckpointError
-from stepmark.models.tree import Ints, PackedTree, Pass
+from stepmark.models.packed_tree import Ints, PackedTree, Pass
 
 NAME = "stepmark_tree"
 PLAN = "stepmark_plan"
@@ -220,12 +220,12 @@ def _forward(
     value: Tensor,
     pieces: tuple[AttentionPiece, ...],
     scale: float,
-    kept: list[Tensor] | None,
+    piece_weights: list[Tensor] | None,
 ) -> Tensor:
-    """Output [1, tokens, heads, dim]; `kept` takes each piece's weights [kv_heads, groups * queries, keys]."""
+    """Output [1, tokens, heads, dim]; `piece_weights` takes each piece's weights [kv_heads, groups * queries, keys]."""
     heads, tokens, dim = query.shape[1:]
     kv_heads, half = key.shape[1], query.dtype in (torch.bfloat16, torch.float16)
-    fused = kept is None and half and query.device.type in FUSED
+    fused = piece_weights is None and half and query.device.type in FUSED
     out = query.new_empty(1, tokens, heads, dim)
     for piece in pieces:
         n = piece.end - piece.start
@@ -248,8 +248,8 @@ def _forward(
                 scores.view(kv_heads, heads // kv_heads, n, -1).add_(piece.mask)
             weights = torch.softmax(scores, -1).to(value.dtype)
             seen = weights @ v
-            if kept is not None:
-                kept.append(weights)
+            if piece_weights is not None:
+                piece_weights.append(weights)
         out[0, piece.start : piece.end] = seen.reshape(heads, n, dim).transpose(0, 1)
     return out
 
@@ -269,21 +269,21 @@ class _TreeAttention(torch.autograd.Function):
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, pieces: tuple[AttentionPiece, ...], scale: float
     ) -> Tensor:
-        kept: list[Tensor] = []
-        out = _forward(query, key, value, pieces, scale, kept)
-        ctx.save_for_backward(query, key, value, *kept)
+        weights: list[Tensor] = []
+        out = _forward(query, key, value, pieces, scale, weights)
+        ctx.save_for_backward(query, key, value, *weights)
         ctx.pieces, ctx.scale = pieces, scale
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        query, key, value, *kept = ctx.saved_tensors
+        query, key, value, *piece_weights = ctx.saved_tensors
         heads, _, dim = query.shape[1:]
         kv_heads = key.shape[1]
         d_query = torch.empty_like(query)
         # A key's gradient is a sum over pieces, which bfloat16 would round away.
         d_key, d_value = (torch.zeros(t.shape[1:], dtype=_wide(t), device=t.device) for t in (key, value))
-        for piece, weights in zip(ctx.pieces, kept, strict=True):
+        for piece, weights in zip(ctx.pieces, piece_weights, strict=True):
             rows = query[0, :, piece.start : piece.end].reshape(kv_heads, -1, dim)
             g = grad[0, piece.start : piece.end].transpose(0, 1).reshape(kv_heads, -1, dim)
             k, v = _rows(key, piece.keys), _rows(value, piece.keys)

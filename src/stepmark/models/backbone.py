@@ -21,7 +21,7 @@ from stepmark.models import attention
 from stepmark.models.checkpoint import FLOATING, Tensors, read_config
 from stepmark.models.files import ADAPTER_FILE, check_file, present, read_object
 from stepmark.models.lazy import check_device
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 
 def load_backbone(folder: Path, *, dtype: torch.dtype, device: str) -> Any:

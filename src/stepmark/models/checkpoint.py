@@ -20,7 +20,7 @@ from stepmark.models.families import FAMILIES
 from stepmark.models.files import ADAPTER_FILE, check_file, check_written, present, read_object, weight_files
 from stepmark.models.spec import SPEC_FILE, ScoringSpec, read_spec
 from stepmark.registry import unknown_name
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 # Settings of PEFT's LoraConfig that change what the adapter computes.
 _VARIANTS = (

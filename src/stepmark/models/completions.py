@@ -31,13 +31,13 @@ from stepmark.backends import StepScore
 from stepmark.errors import BackendError, CheckpointError, InputError, TooLongError
 from stepmark.models.encoding import Encoded
 from stepmark.models.heads import verdict_ids
+from stepmark.models.packed_tree import pack
 from stepmark.models.prm import ServedGrowing, ServedSession, Session, WholePrefixSession
 from stepmark.models.served import ServedPRM, read_positions
 from stepmark.models.spec import VocabHead
-from stepmark.models.tree import pack
 from stepmark.models.watch import Growing
 from stepmark.records import Problem, Solution, StepScores
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 _LOG = logging.getLogger("stepmark")
 _NEVER = -9999.0

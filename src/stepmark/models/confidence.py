@@ -26,9 +26,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stepmark.models.local import TokenValuePRM
+from stepmark.models.local_prm import TokenValuePRM
+from stepmark.models.packed_tree import Ints
 from stepmark.models.spec import ConfidenceHead
-from stepmark.models.tree import Ints
 
 _TOP = 20
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 from stepmark.backends import ChoiceLogprobs, Completing, Completions, Message, Prompt, all_of
 from stepmark.errors import InputError, MarkerInTextError, UsageError
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 # Control tokens of chat templates (ChatML, Llama, DeepSeek): `<|im_end|>`, `<｜Assistant｜>`. At least three
 # letters, so that "a<|x|>b" stays mathematics.
@@ -86,7 +86,7 @@ class Lesson:
     """What it says in the end."""
     whole: bool
     """Whether the verdict is about all steps so far, or of this one alone."""
-    said: tuple[bool | None, ...]
+    step_verdicts: tuple[bool | None, ...]
     """What it says of single steps on the way; None where nothing."""
 
 
@@ -288,7 +288,7 @@ class ThinkPRM(Critic):
             reply=begun + option,
             verdict=verdict,
             whole=True,
-            said=tuple(verdicts),
+            step_verdicts=tuple(verdicts),
         )
 
     async def _by_prefix(
@@ -498,7 +498,7 @@ class GenPRM(Critic):
             reply=begun + verdicts[-1] + _CLOSE,
             verdict=verdict,
             whole=False,
-            said=(*(None,) * step, verdict),
+            step_verdicts=(*(None,) * step, verdict),
         )
 
     def judged(self, right: bool) -> str:
@@ -627,7 +627,7 @@ class RPRM(Critic):
             reply=text,
             verdict=verdict,
             whole=False,
-            said=(*(None,) * step, verdict),
+            step_verdicts=(*(None,) * step, verdict),
         )
 
     def _prompt(self, problem: str, previous: tuple[str, ...], step: str) -> str:

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from stepmark.backends import Prompt
 from stepmark.errors import CheckpointError, InputError, MarkerInTextError, TooLongError, UsageError
+from stepmark.models.packed_tree import Ints, common_prefix
 from stepmark.models.spec import (
     SPEC_FILE,
     ChatLayout,
@@ -35,9 +36,8 @@ from stepmark.models.spec import (
     Space,
     TextLayout,
 )
-from stepmark.models.tree import Ints, common_prefix
 from stepmark.records import MessageSpan, Solution, Step
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -25,9 +25,9 @@ from torch import Tensor
 from stepmark.errors import CheckpointError, UsageError
 from stepmark.models import attention
 from stepmark.models.backbone import token_limit
+from stepmark.models.packed_tree import Ints, PackedTree, Pass, common_prefix, pack, passes
 from stepmark.models.prm import Ledger
-from stepmark.models.tree import Ints, PackedTree, Pass, common_prefix, pack, passes
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 Kept = dict[Any, tuple[Tensor, Tensor]]
 """Layer -> keys and values, [1, kv_heads, tokens, head_dim]. The owner chooses the names of the layers."""

@@ -27,7 +27,7 @@ from stepmark.models.spec import (
     TextLayout,
     VocabHead,
 )
-from stepmark.show.tables import ABSENT, Table
+from stepmark.report.tables import ABSENT, Table
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,7 +22,7 @@ from stepmark.models.spec import (
     TokenHead,
     VocabHead,
 )
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 Neutral = Literal["positive", "negative"]
 HeadFunction = Callable[[Tensor], Tensor]

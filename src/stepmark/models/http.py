@@ -316,6 +316,14 @@ def _json(response: httpx.Response, url: str) -> Mapping[str, Any]:
     return data
 
 
+def usage_of(data: Mapping[str, Any], *path: str) -> int | None:
+    """A count of `usage`, such as `prompt_tokens`; None when the server does not count."""
+    count = data.get("usage")
+    for field in path:
+        count = count.get(field) if isinstance(count, dict) else None
+    return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else None
+
+
 def _declined(response: httpx.Response, url: str) -> DeclinedError:
     """The server's error: our and OpenAI's {"error": {"message", …}}, vLLM's {"message"}, or the text."""
     try:

@@ -310,7 +310,7 @@ def _remote(address: str, model: str | None, *, outcome: bool) -> PRM | str:
     """The PRM of a stepmark server; of another one, the published PRM that it serves by its hub name."""
     from stepmark.errors import BackendError, UnreachableError
     from stepmark.models.http import Patience, Server, key_variable, root_of
-    from stepmark.models.remote.prm import RemotePRM, served_models
+    from stepmark.models.remote.client import RemotePRM, served_models
 
     # Another kind of server is not asked for long; a stepmark server that is loading is waited for.
     patience = Patience(retries=4, first_wait=0.2, timeout=120)
@@ -437,7 +437,7 @@ def _checkpoint(given: _Settings) -> _Found:
     def load() -> PRM:
         from stepmark.models.engine import Engine, token_budget
         from stepmark.models.heads import build_head, output_rows
-        from stepmark.models.local import HeadPRM, ImplicitPRM
+        from stepmark.models.local_prm import HeadPRM, ImplicitPRM
         from stepmark.models.prm import Ledger
 
         def assembled(folder: Path) -> tuple[Engine, Any, Tensors]:

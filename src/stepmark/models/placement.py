@@ -84,7 +84,7 @@ def stream_network(
     bound_kernels()
     config = checked_config(folder)
     if read_config(folder).get("quantization_config") is not None:
-        raise UsageError(f"{folder} is quantized already: leave out `quantize`, and name one `device`")
+        raise UsageError(f"{folder} is quantized already and cannot be quantized again; name one `device`")
     chosen = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
     try:
         with torch.device("meta"):
@@ -154,7 +154,7 @@ def arrange(
     layers = dict(decoder.named_children()).get("layers")
     if not isinstance(layers, nn.ModuleList):
         raise CheckpointError(
-            f"the layers of a {type(network).__name__} cannot be found: leave out `quantize`, and name one `device`"
+            f"the layers of a {type(network).__name__} cannot be found, which quantization and several devices need: load it as it is, and name one `device`"
         )
     sizes = [sum(p.numel() for p in layer.parameters()) for layer in layers]
     places = [devices[at] for at in spread(sizes, [free_memory(device) for device in devices])]

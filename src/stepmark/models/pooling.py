@@ -18,10 +18,11 @@ import torch
 
 from stepmark.errors import BackendError, CheckpointError
 from stepmark.models.encoding import Encoded
+from stepmark.models.http import usage_of
 from stepmark.models.prm import Session, WholePrefixSession
 from stepmark.models.served import ServedPRM, read_positions
 from stepmark.records import StepScores
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 
 class ClassifierPRM(ServedPRM):
@@ -39,8 +40,9 @@ class ClassifierPRM(ServedPRM):
         return WholePrefixSession(self, "a server keeps no state for us")
 
     def _answers(self, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-        """An answer to each text of `input`, in order; the ledger counts their tokens."""
-        texts, data = body["input"], self._ask(path, body).get("data")
+        """An answer to each text of `input`, in order; the ledger counts as computed what the server does not report as cached."""
+        texts, answer = body["input"], self._ask(path, body)
+        data, cached = answer.get("data"), usage_of(answer, "prompt_tokens_details", "cached_tokens") or 0
         if not isinstance(data, list) or len(data) != len(texts):
             raise BackendError(
                 f"{self.name}{path}: {amount(len(texts), 'text')} sent, "
@@ -53,6 +55,7 @@ class ClassifierPRM(ServedPRM):
             self.ledger.tokens_in += len(ids)
             self.ledger.tokens_distinct += len(ids)
             self.ledger.tokens_computed += len(ids)
+        self.ledger.tokens_computed -= min(cached, sum(map(len, texts)))
         return [by_index[str(at)] for at in range(len(texts))]
 
 

@@ -37,8 +37,8 @@ from stepmark.records import (
     read_findings,
     scored_keys,
 )
-from stepmark.show.text import amount
 from stepmark.verifiers.checks import check_names, check_solution
+from stepmark.words import amount
 
 _ALWAYS = ("scores", "score", "aggregate", "first_error", "threshold", "prm", "score_kind")
 
@@ -316,7 +316,7 @@ class PRM:
             checks=checks,
             keep_going=keep_going,
         )
-        return sorted(graded, key=lambda one: rank_key(one.score, refuted=one.refuted))
+        return sorted(graded, key=lambda solution: rank_key(solution.score, refuted=solution.refuted))
 
     def watch(
         self,

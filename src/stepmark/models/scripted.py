@@ -13,7 +13,7 @@ from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.metrics.aggregate import check_score
 from stepmark.models.prm import PRM, Ledger, Session, WholePrefixSession
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 T = TypeVar("T")
 Script = Callable[[str, tuple[str, ...]], float | None]

@@ -17,7 +17,7 @@ from stepmark.models.encoding import Encoded, Encoder
 from stepmark.models.heads import Neutral, step_scores
 from stepmark.models.http import AGAIN, Closing, DeclinedError, Patience, Server, root_of
 from stepmark.models.identity import named
-from stepmark.models.local import WindowedPRM
+from stepmark.models.local_prm import WindowedPRM
 from stepmark.models.prm import Ledger
 from stepmark.models.spec import ScoringSpec
 

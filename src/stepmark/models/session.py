@@ -21,10 +21,10 @@ from stepmark.backends import Ready, Release, ScoreRequest, StepScore
 from stepmark.errors import InputError, TooLongError, UsageError
 from stepmark.models.encoding import Encoded, Encoder
 from stepmark.models.engine import NONE, CachedPrefix, Engine, KeyValuePool, PrefixCache, check_vocabulary
+from stepmark.models.packed_tree import Ints, common_prefix
 from stepmark.models.prm import Ledger, check_finite
-from stepmark.models.tree import Ints, common_prefix
 from stepmark.records import Problem, Solution, Step, StepScores
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

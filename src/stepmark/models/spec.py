@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Literal
 from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.models.files import present, read_object
 from stepmark.records import ScoreKind, read_record
-from stepmark.show.text import indices
 from stepmark.store import atomic_write
+from stepmark.words import indices
 
 SPEC_FILE = "stepmark.json"
 

@@ -20,10 +20,10 @@ from stepmark.models.confidence import token_values
 from stepmark.models.encoding import Encoder
 from stepmark.models.engine import Engine
 from stepmark.models.heads import HeadFunction, Neutral, step_scores
-from stepmark.models.local import TokenValuePRM
+from stepmark.models.local_prm import TokenValuePRM
+from stepmark.models.packed_tree import Ints
 from stepmark.models.session import Read, States, Text
 from stepmark.models.spec import ScoringSpec
-from stepmark.models.tree import Ints
 
 
 def token_features(logprobs: Tensor, lengths: Sequence[int]) -> Tensor:

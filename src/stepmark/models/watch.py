@@ -17,8 +17,8 @@ from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import InputError, UsageError
 from stepmark.metrics.aggregate import aggregate, check_score
 from stepmark.records import Finding, Problem, ScoreKind, Solution, Step
-from stepmark.show.text import amount
 from stepmark.verifiers.checks import check_names, check_solution
+from stepmark.words import amount
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -234,13 +234,13 @@ class Watch:
         )
         if first < 0 or not all(weak):
             return seen
-        told = [item for feedback in self._feedback[first:] for item in feedback]
-        failed = ", ".join(dict.fromkeys(item.criterion for item in told))
+        items = [item for feedback in self._feedback[first:] for item in feedback]
+        failed = ", ".join(dict.fromkeys(item.criterion for item in items))
         why = f"{amount(rule.patience, 'turn')} in a row under {rule.threshold:g}"
         if failed:
             why = f"{amount(rule.patience, 'weak turn')}: {failed}"
         if not self._left:
             return replace(seen, advice="stop", why=f"{why}, and no return is left")
         self._left -= 1
-        message = " ".join(dict.fromkeys(item.sentence for item in told)) or None
+        message = " ".join(dict.fromkeys(item.sentence for item in items)) or None
         return replace(seen, advice="go back", to=first, why=why, message=message)

@@ -20,11 +20,11 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field
 
 from stepmark.errors import InputError, UsageError
-from stepmark.problems.sources import Worked
+from stepmark.problems.loading import Worked
 from stepmark.records import Problem, Solution, Step, record_row
 from stepmark.settings import checked
-from stepmark.show.text import amount
 from stepmark.store import Results, atomic_rows, check_outputs, is_stream
+from stepmark.words import amount
 
 Number = int | Fraction
 """An exact number; whole ones are `int`."""

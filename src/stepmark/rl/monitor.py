@@ -36,9 +36,9 @@ from stepmark.rl.hacking import (
     repetition,
     rise,
 )
-from stepmark.rl.implicit import OnlineImplicit
+from stepmark.rl.policy_trainer import PolicyEvaluation, Update
+from stepmark.rl.prime import OnlineImplicit
 from stepmark.rl.rewarding import RewardedCompletion
-from stepmark.rl.trainer import PolicyEvaluation, Update
 from stepmark.training.state import HISTORY_FILE, LogLines, read_lines
 
 WATCH = HackingWatch()
@@ -93,7 +93,7 @@ def watched(
         update=evaluation.update,
         rollouts=evaluation.rollouts,
         solutions=len(rated),
-        accuracy=share(lambda one: one.right),
+        accuracy=share(lambda completion: completion.right),
         kind=kind,
         threshold=threshold,
         quadrants=Quadrants(**{cell: len(members) for cell, members in cells.items()})
@@ -105,11 +105,13 @@ def watched(
             None if score is None else score >= threshold and not item.right
             for item, score in zip(rated, weakest, strict=True)
         ),
-        cut=share(lambda one: one.cut),
-        blank=share(lambda one: not one.steps),
-        unparsed=share(lambda one: one.verdict is not None and one.verdict.correct is None),
-        unscored=None if prm is None else share(lambda one: one.refused is not None),
-        refuted=None if prm is None else share(lambda one: bool(one.refuted)),
+        cut=share(lambda completion: completion.cut),
+        blank=share(lambda completion: not completion.steps),
+        unparsed=share(
+            lambda completion: completion.verdict is not None and completion.verdict.correct is None
+        ),
+        unscored=None if prm is None else share(lambda completion: completion.refused is not None),
+        refuted=None if prm is None else share(lambda completion: bool(completion.refuted)),
         examples={} if cells is None else {cell: _shown(cell, cells[cell]) for cell in ("slipped", "lucky")},
         **_bootstrapped(rated, weakest, columns, divergence, seed),  # type: ignore[arg-type]
     )

@@ -14,8 +14,8 @@ import torch
 
 from stepmark.data.formats.rows import LabelledRow
 from stepmark.errors import UsageError
+from stepmark.labels.labellers import label
 from stepmark.labels.labelling import Labelling, Rollouts
-from stepmark.labels.methods import label
 from stepmark.labels.rollout import EveryStep
 from stepmark.metrics.intervals import Difference
 from stepmark.models.files import ADAPTER_FILE, present
@@ -23,8 +23,8 @@ from stepmark.models.load import load_prm
 from stepmark.models.places import folder_of
 from stepmark.records import Problem, Solution, read_record, to_data
 from stepmark.rl.monitor import Monitor
+from stepmark.rl.policy_trainer import STATE_FILE, PolicyEvaluation, PolicyTrainer, Update, collect, seed_of
 from stepmark.rl.settings import Refitting
-from stepmark.rl.trainer import STATE_FILE, PolicyEvaluation, PolicyTrainer, Update, collect, seed_of
 from stepmark.training.examples import LabelRules
 from stepmark.training.objectives.steps import SoftLabels
 from stepmark.training.recipe import Recipe, run_recipe

@@ -9,17 +9,17 @@ from typing import Any
 
 from stepmark.errors import UsageError
 from stepmark.metrics.intervals import Interval
+from stepmark.progress import EVERY, can_estimate, clock_face, told_at
+from stepmark.report import colour
+from stepmark.report.evaluation import Examples, Item, Report, Section, Tile, evaluation_html
+from stepmark.report.page import CardView, ProblemView, StepView
+from stepmark.report.plots import Lines, Mark, Series
+from stepmark.report.tables import ABSENT, Table, interval_text, markdown
 from stepmark.rl.hacking import CELLS, ShownSolution, Watched
 from stepmark.rl.monitor import Monitor, best_of
-from stepmark.rl.trainer import PolicyEvaluation, Update
-from stepmark.show import colour
-from stepmark.show.evaluation import Examples, Item, Report, Section, Tile, evaluation_html
-from stepmark.show.page import CardView, ProblemView, StepView
-from stepmark.show.plots import Lines, Mark, Series
-from stepmark.show.progress import EVERY, can_estimate, clock_face, told_at
-from stepmark.show.tables import ABSENT, Table, interval_text, markdown
-from stepmark.show.text import amount
+from stepmark.rl.policy_trainer import PolicyEvaluation, Update
 from stepmark.training.report import CardFacts, card_text, smoothed
+from stepmark.words import amount
 
 
 class PolicyProgressLines:
@@ -188,7 +188,7 @@ def rl_html(
 def _plots(rows: Sequence[Watched]) -> Iterator[Item]:
     for title, unit, curves, note in _PLOTS:
         series = tuple(_series(rows, curve, place) for curve, place in curves.items())
-        drawable = tuple(one for one in series if any(value is not None for value in one.y))
+        drawable = tuple(line for line in series if any(value is not None for value in line.y))
         if drawable:
             limits = (0, 1) if unit in ("share", "AUC") else None
             marks = tuple(_marks(rows))

@@ -23,9 +23,9 @@ from stepmark.models.prm import PRM
 from stepmark.records import CheckName, Problem, Refusal, ScoreKind, Solution, Step, Verdict
 from stepmark.rl.batch import Batch
 from stepmark.rl.settings import PolicyTraining
-from stepmark.show.text import amount
 from stepmark.verifiers.base import Verifier
 from stepmark.verifiers.checks import check, check_names
+from stepmark.words import amount
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -267,15 +267,17 @@ def figures(rated: Sequence[RewardedCompletion], group: int) -> dict[str, float 
 
     groups = [rated[start : start + group] for start in range(0, count, group)]
     return {
-        "accuracy": share(lambda one: one.right),
+        "accuracy": share(lambda completion: completion.right),
         "outcome": sum(item.outcome for item in rated) / count,
         "reward": sum(means) / len(means) if means else None,
         "steps": sum(len(item.steps) for item in rated) / count,
         "tokens": sum(len(item.drawn.ids) for item in rated) / count,
-        "cut": share(lambda one: one.cut),
-        "unparsed": share(lambda one: one.verdict is not None and one.verdict.correct is None),
-        "refuted": share(lambda one: bool(one.refuted)),
-        "unscored": share(lambda one: one.refused is not None),
-        "blank": share(lambda one: not one.steps),
+        "cut": share(lambda completion: completion.cut),
+        "unparsed": share(
+            lambda completion: completion.verdict is not None and completion.verdict.correct is None
+        ),
+        "refuted": share(lambda completion: bool(completion.refuted)),
+        "unscored": share(lambda completion: completion.refused is not None),
+        "blank": share(lambda completion: not completion.steps),
         "flat": sum(len({item.outcome for item in part}) == 1 for part in groups) / len(groups),
     }

@@ -19,22 +19,22 @@ from stepmark.models.lazy import Lazy, check_device, note_idle
 from stepmark.models.load import PRMLike, lazy_prm, prm_identity, read_by
 from stepmark.models.places import find_checkpoint
 from stepmark.models.prm import PRM
-from stepmark.problems.sources import read_problems
+from stepmark.problems.loading import read_problems
 from stepmark.records import Problem
 from stepmark.rl.credit import Credit
 from stepmark.rl.hacking import HackingWatch, Watched
 from stepmark.rl.settings import Implicit, PolicyTraining, Refitting
 from stepmark.settings import checked
-from stepmark.show.text import amount
 from stepmark.store import LOCK_FILE, RunInput, atomic_write, differences, held, naming, run_input
 from stepmark.training.run import check_packages
 from stepmark.verifiers.base import Verifier, VerifierLike, isolation_note, isolation_of, open_verifier
 from stepmark.verifiers.code_sandbox import Isolation
+from stepmark.words import amount
 
 if TYPE_CHECKING:
     from stepmark.rl.actor import Actor
-    from stepmark.rl.implicit import OnlineImplicit
     from stepmark.rl.monitor import Monitor
+    from stepmark.rl.prime import OnlineImplicit
 
 RUN_FILE, STATE_FILE, REPORT_FILE = "run.json", "state.pt", "report.html"
 _LAST = ("config.json", REPORT_FILE, "README.md")
@@ -141,7 +141,7 @@ def train_policy(
         MissingExtraError: torch, transformers or matplotlib is not installed.
     """
     check_packages("torch", "transformers", "matplotlib")
-    from stepmark.rl.credit.methods import load_credit
+    from stepmark.rl.credit.assignment import load_credit
 
     if credit is None:
         credit = "prime" if implicit is not None else "grpo" if prm is None else "min-form"
@@ -336,11 +336,11 @@ class _PolicyTrainingRun:
     ) -> tuple[Actor, Monitor, list[str]]:
         """Run to the end or to the alarm; the policy, its monitor, and notes on refits."""
         from stepmark.models.backbone import quiet_loading
-        from stepmark.rl.credit.methods import check_kind
+        from stepmark.rl.credit.assignment import check_kind
         from stepmark.rl.monitor import Monitor
+        from stepmark.rl.policy_trainer import PolicyTrainer
         from stepmark.rl.refit import Refit
         from stepmark.rl.report import PolicyProgressLines
-        from stepmark.rl.trainer import PolicyTrainer
         from stepmark.training.state import write_run
 
         prm = self.prm.load() if isinstance(self.prm, Lazy) else self.prm
@@ -416,7 +416,7 @@ class _PolicyTrainingRun:
     def _implicit(self, actor: Actor) -> OnlineImplicit | None:
         if self.implicit is None:
             return None
-        from stepmark.rl.implicit import OnlineImplicit
+        from stepmark.rl.prime import OnlineImplicit
 
         place = self.implicit_model or self.policy
         model = self._actor(place, reference=True)

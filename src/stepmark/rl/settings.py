@@ -8,7 +8,7 @@ from pydantic import Field
 
 from stepmark.errors import UsageError
 from stepmark.settings import settings
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 LORA_RATE, FULL_RATE = 1e-5, 1e-6
 """Peak learning rates: GRPO's with all weights (Shao et al. 2024, section 4.2); ten times that with LoRA (Schulman et al. 2025, "LoRA without

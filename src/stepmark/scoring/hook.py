@@ -23,7 +23,7 @@ from stepmark.data.solutions import SolutionRow
 from stepmark.errors import InputError
 from stepmark.records import Solution
 from stepmark.scoring.live import LiveScores, SessionFile, TurnScore, conversations
-from stepmark.show.text import shortened
+from stepmark.words import shortened
 
 STOPS = ("Stop", "SubagentStop")
 TOOL = "PostToolUse"
@@ -74,11 +74,11 @@ def _messages(path: Path, payload: Mapping[str, Any]) -> list[dict[str, Any]]:
     known = [row for row in read if isinstance(row, SolutionRow) and row.messages]
     named = [row for row in known if row.solution.id == payload.get("session_id")] or known
     messages = [dict(message) for message in (named[-1].messages or ())] if named else []
-    said = payload.get("last_assistant_message")
-    if isinstance(said, str) and said.strip():
+    last_message = payload.get("last_assistant_message")
+    if isinstance(last_message, str) and last_message.strip():
         spoken = [str(message.get("content") or "") for message in messages if message["role"] == "assistant"]
-        if not spoken or said.strip() not in spoken[-1]:
-            messages.append({"role": "assistant", "content": said})
+        if not spoken or last_message.strip() not in spoken[-1]:
+            messages.append({"role": "assistant", "content": last_message})
     id_, name = payload.get("tool_use_id"), payload.get("tool_name")
     calls = [call.get("id") for message in messages for call in message.get("tool_calls") or ()]
     if isinstance(name, str) and isinstance(id_, str) and id_ not in calls:

@@ -141,7 +141,7 @@ class TurnScore:
     feedback: tuple[Feedback, ...] = ()
     """What exact checks prove to be wrong in it, then which criteria a judge says it fails."""
     unread: str | None = None
-    """Why the PRM could not read it."""
+    """Why the PRM, or the judge, could not read it."""
     read_from: int = 0
     """The first turn that the PRM read before this one: earlier ones did not fit."""
     conversation: str = ""
@@ -210,7 +210,7 @@ class LiveScores:
         threshold: a score under it is weak; None for the PRM's own.
         checks: the exact checks (`stepmark.check`), "auto" for the PRM's own; without a PRM all of them.
         reasoning: what becomes of thoughts, as in `stepmark.split`.
-        longest: characters of the question and of each answer of a tool that the PRM reads; the middle of a longer one is left out.
+        longest: characters of the question and of each answer of a tool that the PRM and the judge read; the middle of a longer one is left out.
         judge: says which criteria the last turn of a conversation fails (`stepmark.labels.Judge.watching`).
 
     Raises:
@@ -304,8 +304,15 @@ class LiveScores:
         first: int,
         proofs: Mapping[int, Sequence[Feedback]],
     ) -> TurnScore:
-        so_far = replace(solution, steps=solution.steps[: turn + 1])
-        judged = () if self._judge is None else self._judge(so_far)
+        judged: Sequence[Feedback] = ()
+        if self._judge is not None:
+            so_far = tuple(self._shortened(step) for step in solution.steps[: turn + 1])
+            try:
+                judged = self._judge(
+                    replace(solution, problem=self._question(solution.problem), steps=so_far)
+                )
+            except InputError as error:
+                unread = unread or error.message
         return TurnScore(
             turn=turn,
             step=solution.steps[turn],

@@ -13,10 +13,10 @@ from stepmark.errors import InputError, UsageError
 from stepmark.metrics.aggregate import rank_key
 from stepmark.metrics.first_error import threshold_misfit
 from stepmark.records import GradedSolution, ScoreKind, Solution, StepScores
-from stepmark.show import colour
-from stepmark.show.page import CardView, ProblemView, StepView, Summary, page_html
-from stepmark.show.text import amount, check_solution, number
+from stepmark.report import colour
+from stepmark.report.page import CardView, ProblemView, StepView, Summary, page_html
 from stepmark.store import atomic_write, check_writable
+from stepmark.words import amount, check_solution, number
 
 SHOWN = 2000
 """Solutions on one page, unless told otherwise."""
@@ -218,7 +218,11 @@ def _problem(
         None if problem.answer is None else f"reference answer {problem.answer}",
         f"{fits:,} of its {amount(len(group), 'solution')} are shown" if fits < len(group) else None,
     ]
-    words = "best by score among those not refuted" if any(one.refuted for one in group) else "best by score"
+    words = (
+        "best by score among those not refuted"
+        if any(result.refuted for result in group)
+        else "best by score"
+    )
     cards = tuple(_card(first + k, k, group[k], words if k in best else "", tally) for k in range(fits))
     return ProblemView(number=at, text=problem.text, note=" · ".join(filter(None, parts)), cards=cards)
 
@@ -233,7 +237,7 @@ def _best(group: list[GradedSolution]) -> set[int]:
             comparable.setdefault(key, {})[at] = result
     best = set()
     for results in comparable.values():
-        keys = {at: rank_key(one.score, refuted=one.refuted) for at, one in results.items()}
+        keys = {at: rank_key(result.score, refuted=result.refuted) for at, result in results.items()}
         if len(keys) > 1:
             first = min(keys.values())
             best |= {at for at, key in keys.items() if key == first and not results[at].refuted}

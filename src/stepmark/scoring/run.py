@@ -27,10 +27,9 @@ from stepmark.models.load import SHARED, PRMLike, lazy_prm, read_by
 from stepmark.models.places import NOTICE
 from stepmark.models.prm import PRM, Grade, Ledger, from_row, input_row, to_row
 from stepmark.models.prm import grade as grade_stream
+from stepmark.progress import Progress
 from stepmark.records import GradedSolution, Refusal, ScoreKind, Solution, StepScores
 from stepmark.settings import checked
-from stepmark.show.progress import Progress
-from stepmark.show.text import amount
 from stepmark.store import (
     PartFile,
     Results,
@@ -44,6 +43,7 @@ from stepmark.store import (
 )
 from stepmark.store.runs import working
 from stepmark.verifiers.checks import check_names
+from stepmark.words import amount
 
 BUILD = "stepmark.scoring.run:build"
 """`build`, as `backends.cluster.RayWorkers` takes it."""

@@ -8,12 +8,12 @@ from stepmark.searches.base import SearchResult as SearchResult
 from stepmark.searches.base import Steps as Steps
 from stepmark.searches.beam import BeamSearch as BeamSearch
 from stepmark.searches.beam import DiverseTrees as DiverseTrees
-from stepmark.searches.best_of_n import BestOfN as BestOfN
-from stepmark.searches.best_of_n import Greedy as Greedy
-from stepmark.searches.best_of_n import Majority as Majority
-from stepmark.searches.best_of_n import WeightedVote as WeightedVote
 from stepmark.searches.choosing import choose as choose
 from stepmark.searches.mcts import MCTS as MCTS
 from stepmark.searches.rebase import Rebase as Rebase
+from stepmark.searches.sampled import BestOfN as BestOfN
+from stepmark.searches.sampled import Greedy as Greedy
+from stepmark.searches.sampled import Majority as Majority
+from stepmark.searches.sampled import WeightedVote as WeightedVote
 from stepmark.searches.tree import Tree as Tree
 from stepmark.searches.tree import ranked as ranked

@@ -15,10 +15,10 @@ from stepmark.backends import INSTRUCTION, Completing, Prompt, StepScoring, Veri
 from stepmark.errors import UsageError
 from stepmark.metrics.aggregate import check_aggregate
 from stepmark.records import Problem, ScoreKind
+from stepmark.report.search import TraceNode
 from stepmark.settings import settings
-from stepmark.show.search import TraceNode
-from stepmark.show.text import amount
 from stepmark.verifiers.checks import check_names
+from stepmark.words import amount
 
 Stopped = Literal["done", "budget", "dead end"]
 """Why a search ended: `done` the method came to its end, `budget` nothing more may be spent, `dead end` nothing was left to go on
@@ -214,7 +214,7 @@ class SearchResult:
         }
 
     def _repr_html_(self) -> str:
-        from stepmark.show.html import steps_fragment
+        from stepmark.report.html import steps_fragment
 
         steps = () if self.solution is None else self.solution.steps
         result = "nothing was found" if self.solution is None else amount(len(steps), "step")

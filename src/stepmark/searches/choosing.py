@@ -22,10 +22,10 @@ from stepmark.errors import InputError, UsageError
 from stepmark.registry import unknown_name
 from stepmark.searches.base import Choice, SearchResult
 from stepmark.searches.tree import Node, Tree, value_of
-from stepmark.show.text import amount
 from stepmark.verifiers.base import Verifier
 from stepmark.verifiers.base import answer_groups as verified_groups
 from stepmark.verifiers.quantities import key
+from stepmark.words import amount
 
 CHOICES: tuple[Choice, ...] = ("best", "majority", "vote")
 """The names of the choices."""
@@ -55,12 +55,12 @@ async def choose(tree: Tree, ends: Sequence[Node], choice: Choice) -> SearchResu
     candidates = [tree.candidate(node) for node in ends]
     if not candidates:
         node = tree.unfinished()
-        some = [] if node is None else [tree.candidate(node)]
+        fallback = [] if node is None else [tree.candidate(node)]
         refuted = tree.refuted
         if refuted:
             why = next(step.why for step in refuted[0].path if step.refuted)
             tree.stop("dead end", f"every solution has a refuted step; of the first one: {why}")
-        return tree.found([*some, *map(tree.candidate, refuted)], 0 if some else None)
+        return tree.found([*fallback, *map(tree.candidate, refuted)], 0 if fallback else None)
     aggregates = [candidate.aggregate for candidate in candidates]
     if choice == "best":
         return tree.found(candidates, _highest(aggregates, range(len(candidates))))
@@ -146,12 +146,14 @@ def pick(
     ):
         if values is not None and len(values) != len(aggregates):
             raise UsageError(f"expected {what} a candidate ({len(aggregates)}), found {len(values)}")
-    for eligible in (None if refuted is None else [not one for one in refuted], finished):
+    for eligible in (None if refuted is None else [not flag for flag in refuted], finished):
         if eligible is not None and any(
-            one and value is not None for one, value in zip(eligible, aggregates, strict=True)
+            allowed and value is not None for allowed, value in zip(eligible, aggregates, strict=True)
         ):
-            aggregates = [value if one else None for one, value in zip(eligible, aggregates, strict=True)]
-            answers = [answer if one else None for one, answer in zip(eligible, answers, strict=True)]
+            aggregates = [
+                value if allowed else None for allowed, value in zip(eligible, aggregates, strict=True)
+            ]
+            answers = [answer if allowed else None for allowed, answer in zip(eligible, answers, strict=True)]
     if choice == "best":
         return _best(aggregates, "")
     if verifier is None:

@@ -16,10 +16,10 @@ S = TypeVar("S")
 METHODS = Registry(
     "search",
     {
-        "greedy": "stepmark.searches.best_of_n:Greedy",
-        "best-of-n": "stepmark.searches.best_of_n:BestOfN",
-        "majority": "stepmark.searches.best_of_n:Majority",
-        "weighted-vote": "stepmark.searches.best_of_n:WeightedVote",
+        "greedy": "stepmark.searches.sampled:Greedy",
+        "best-of-n": "stepmark.searches.sampled:BestOfN",
+        "majority": "stepmark.searches.sampled:Majority",
+        "weighted-vote": "stepmark.searches.sampled:WeightedVote",
         "beam": "stepmark.searches.beam:BeamSearch",
         "dvts": "stepmark.searches.beam:DiverseTrees",
         "rebase": "stepmark.searches.rebase:Rebase",
@@ -27,7 +27,7 @@ METHODS = Registry(
     },
     call="search",
     base=lambda: Searching,
-    wanted="a class, or a function whose call gives one, that is a frozen dataclass derived from stepmark.searches.base.Searching (or "
+    expected="a class, or a function whose call gives one, that is a frozen dataclass derived from stepmark.searches.base.Searching (or "
     "Choosing, Expanding) with a name and `async def search(problem, policy, prm, verifier)`",
     page="extending.md",
     decided={

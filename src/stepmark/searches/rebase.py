@@ -32,7 +32,7 @@ from stepmark.searches.base import Choice, Choosing, SearchResult
 from stepmark.searches.choosing import choose
 from stepmark.searches.tree import Node, Tree, ranked
 from stepmark.settings import settings
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 
 def allocation(scores: Sequence[float], *, width: int, temperature: float) -> list[int]:

@@ -37,20 +37,20 @@ from stepmark.models.lazy import Lazy, arguments_of, check_models
 from stepmark.models.load import PRMLike, lazy_prm
 from stepmark.models.policies import Policy, PolicyLike, policy_of, reading_of
 from stepmark.models.prm import PRM, Session, identity_of, scorer, why_whole_prefixes
-from stepmark.problems.sources import problems_or_errors
+from stepmark.problems.loading import problems_or_errors
+from stepmark.progress import Progress
 from stepmark.records import Problem, Refusal, ScoreKind, Solution
 from stepmark.searches import tree
 from stepmark.searches.base import Budget, Grading, Search, SearchResult
 from stepmark.searches.methods import OF_THE_RUN, load_search, remade
-from stepmark.searches.rows import found_row, read_found, trace_row, write_page
+from stepmark.searches.result_rows import found_row, read_found, trace_row, write_page
 from stepmark.settings import checked
-from stepmark.show.progress import Progress
-from stepmark.show.text import amount
 from stepmark.store import PartFile, Results, atomic_rows, resumed, row_key, run_input
 from stepmark.store.runs import check_files, nothing_done, usable, working
 from stepmark.verifiers.base import BatchVerifier, Verifier, VerifierLike, open_verifier, verifier_facts
 from stepmark.verifiers.checks import check_names
 from stepmark.verifiers.code_sandbox import Isolation
+from stepmark.words import amount
 
 BUILD = "stepmark.searches.run:build"
 """`build`, as `backends.cluster.RayWorkers` takes it."""

@@ -24,6 +24,7 @@ from stepmark.data.steps.splitting import own_text
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.metrics.aggregate import aggregate, check_score
 from stepmark.records import Problem
+from stepmark.report.search import NodeState, TraceNode
 from stepmark.searches.base import (
     Budget,
     Candidate,
@@ -35,10 +36,9 @@ from stepmark.searches.base import (
     Stopped,
 )
 from stepmark.searches.meaning import meaning
-from stepmark.show.search import NodeState, TraceNode
-from stepmark.show.text import amount
 from stepmark.verifiers.checks import check, check_names
 from stepmark.verifiers.finder import find_answer
+from stepmark.words import amount
 
 _FOLLOWS = ("a step before it", "every step after it", "says the same")
 """Beginnings of reasons that follow from another step's."""
@@ -74,8 +74,8 @@ class Node:
     """Tokens that the PRM reads up to here, as far as they are known."""
     visits: int | None = None
     value: float | None = None
-    said: dict[str, int] = field(default_factory=dict)
-    """Meaning of each child: its number."""
+    meanings: dict[str, int] = field(default_factory=dict)
+    """The number of the child with each meaning."""
 
     @property
     def score(self) -> float | None:
@@ -149,7 +149,7 @@ class Nodes:
         self._settle(node, parent, written, cut=cut)
         if dedupe and node.alive:
             event = f"{node.ended} {meaning(node.step)}"
-            first = parent.said.setdefault(event, node.number)
+            first = parent.meanings.setdefault(event, node.number)
             if first != node.number:
                 node.prune(f"says the same as step {first}")
         return node
@@ -388,7 +388,7 @@ class Tree:
                     children[place].append(child)
                     fresh.append(child)
             await self.score(fresh)
-        return [[node for node in some if node.alive] for some in children]
+        return [[node for node in nodes if node.alive] for nodes in children]
 
     async def write_whole(
         self, node: Node, count: int, round_: int, *, temperature: float | None = None, last: bool = False

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, final
 from stepmark.errors import InputError, TooLongError, UsageError
 from stepmark.models.prm import PRM, checked_scores, why_whole_prefixes
 from stepmark.records import Refusal, Solution, StepScores
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from stepmark.models.encoding import Encoded
-    from stepmark.models.local import HeadPRM
+    from stepmark.models.local_prm import HeadPRM
     from stepmark.models.session import Asked
 
 _CHARACTERS = 3
@@ -30,9 +30,12 @@ _CHARACTERS = 3
 class TokenIds:
     """Asks for the head's rows at the step marks of a sequence; answered by `Rows` or `InputError`."""
 
-    tokens: tuple[int, ...]
+    tokens: tuple[int, ...] | str
+    """Token ids, or a text that the tokenizer reads as it stands, with the control tokens in it."""
     activation: bool
     """Probabilities; else logits."""
+    last: bool = False
+    """The row of the last token alone."""
 
 
 Ask = Solution | TokenIds
@@ -59,7 +62,7 @@ class Rows:
     """The head's rows for a sequence of tokens."""
 
     rows: tuple[tuple[float, ...], ...]
-    """[marks, classes]: a row a step mark where the PRM has one, else a row a token."""
+    """[marks, classes]: a row a step mark where the PRM has one, else a row a token; or the last token's."""
     tokens: int
     """Of the sequence."""
 
@@ -84,6 +87,8 @@ class WholeBackend:
     """Whether a prefix that was read before costs nothing."""
     pooling = False
     """Whether it gives rows of bare token ids."""
+    labels: tuple[str, ...] = ()
+    """The names of a row's classes, where they have some."""
     max_tokens = None
     """The most tokens of a solution; None where unknown."""
     memory = (0, 0, 0)
@@ -129,7 +134,7 @@ class CachedBackend:
 
     def __init__(self, prm: PRM, *, memory_tokens: int | None = None) -> None:
         from stepmark.models.encoding import mark_token
-        from stepmark.models.local import HeadPRM, LocalPRM
+        from stepmark.models.local_prm import HeadPRM, LocalPRM
         from stepmark.models.session import CachedSession
 
         if reason := why_whole_prefixes(prm):
@@ -145,6 +150,11 @@ class CachedBackend:
     def pooling(self) -> bool:
         """Where there is a head."""
         return self._head is not None
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """See `WholeBackend.labels`."""
+        return () if self._head is None else self._head.spec.readout.class_names or ()
 
     @property
     def max_tokens(self) -> int:
@@ -165,7 +175,7 @@ class CachedBackend:
                 if isinstance(ask, Solution):
                     encoded, most = self._encoder.encode(ask), self.session.pool.capacity
                 else:
-                    encoded, most = self._sequence(ask.tokens), self.max_tokens
+                    encoded, most = self._sequence(ask), self.max_tokens
                 if len(encoded.ids) > most:  # refused now, whatever the load
                     raise TooLongError(f"{amount(len(encoded.ids), 'token')}, and this server reads {most}")
                 works.append(Prepared(ask=ask, tokens=len(encoded.ids), encoded=encoded))
@@ -175,7 +185,7 @@ class CachedBackend:
 
     def fresh(self, work: Prepared, beside: Prepared | None) -> int:
         """What neither the tree nor the other one has."""
-        from stepmark.models.tree import common_prefix
+        from stepmark.models.packed_tree import common_prefix
 
         lacking = self.session.lacks(_asked(work))
         if lacking and beside is not None:
@@ -198,27 +208,31 @@ class CachedBackend:
                 results.append(Rows(rows=self._rows(answer, work.ask.activation), tokens=work.tokens))
         return results
 
-    def _sequence(self, tokens: Sequence[int]) -> Encoded:
-        """Token ids, with the positions at which steps are read."""
+    def _sequence(self, ask: TokenIds) -> Encoded:
+        """Token ids, with the positions at which rows are read."""
         import numpy as np
 
         from stepmark.models.encoding import Encoded, marked
 
         assert self._head is not None
+        tokens = ask.tokens
+        if isinstance(tokens, str):
+            tokens = self._encoder.tokenizer(tokens)["input_ids"]
         known = int(self._head.engine.backbone.config.vocab_size)
         wrong = next((token for token in tokens if not 0 <= token < known), None)
         if wrong is not None:
             raise InputError(f"the token {wrong} is none of the model's {known}", field="input")
         ids = np.asarray(tokens, dtype=np.int64)
-        return Encoded(ids=ids, reads=tuple(marked(ids, self._mark).tolist()), answer=0)
+        reads = (len(ids) - 1,) if ask.last else tuple(marked(ids, self._mark).tolist())
+        return Encoded(ids=ids, reads=reads, answer=0)
 
     def _rows(self, logits: Tensor, activation: bool) -> tuple[tuple[float, ...], ...]:
         if activation and len(logits):
             import torch
 
             assert self._head is not None
-            # Softmax over classes that exclude each other; sigmoid of one class, and of each member of an ensemble.
-            own = logits.shape[1] == 1 or self._head.spec.readout.activation == "sigmoid-mean"
+            # Softmax over classes that exclude each other; sigmoid of one class, of each label, and of each member of an ensemble.
+            own = logits.shape[1] == 1 or self._head.spec.readout.activation in ("labels", "sigmoid-mean")
             logits = torch.sigmoid(logits) if own else torch.softmax(logits, -1)
         return tuple(tuple(row) for row in logits.tolist())
 

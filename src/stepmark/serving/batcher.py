@@ -22,7 +22,7 @@ from stepmark.records import Refusal, Solution, StepScores
 from stepmark.serving.backend import Ask, Backend, Prepared, Result, Rows, TokenIds, refusal_of
 from stepmark.serving.errors import Refused
 from stepmark.serving.metrics import Metrics
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 _SLICE = 32
 """Solutions that are tokenized at a time, so that a large request does not block a small one."""
@@ -107,20 +107,24 @@ class Batcher:
         return cast("list[StepScores | Refusal]", await self._answer(solutions, bounded))
 
     async def rows(
-        self, sequences: Sequence[Sequence[int]], *, activation: bool = False
+        self, sequences: Sequence[Sequence[int] | str], *, activation: bool = False, last: bool = False
     ) -> list[Rows | InputError]:
         """The head's rows at the step marks of bare token ids; raises as `score`.
 
         Args:
-            sequences: token ids.
+            sequences: token ids, or texts that are tokenized as they stand.
             activation: probabilities; else logits.
+            last: the row of the last token alone.
 
         Raises:
             UsageError: the PRM has no rows to give (`Backend.pooling`).
         """
         if not self.backend.pooling:
             raise UsageError(f"{self.backend.prm.name} gives no rows of token ids")
-        asks = [TokenIds(tokens=tuple(item), activation=activation) for item in sequences]
+        asks = [
+            TokenIds(tokens=item if isinstance(item, str) else tuple(item), activation=activation, last=last)
+            for item in sequences
+        ]
         return cast("list[Rows | InputError]", await self._answer(asks))
 
     async def stop(self, *, grace: float) -> None:

@@ -10,7 +10,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Literal, final
 
 from fastapi import APIRouter, Request
@@ -25,8 +25,9 @@ from stepmark.models.http import UnansweredError
 from stepmark.models.policies import Policy
 from stepmark.models.prm import last_step
 from stepmark.records import Problem, Refusal, Solution
-from stepmark.searches.base import Budget, Candidate, Grading, Search, SearchResult
+from stepmark.searches.base import Budget, Grading, Search, SearchResult
 from stepmark.searches.methods import METHODS, remade
+from stepmark.searches.result_rows import found_row
 from stepmark.searches.run import search_one
 from stepmark.serving.errors import Refused, invalid, refused_input
 from stepmark.serving.routes import described, service_of
@@ -38,21 +39,12 @@ POLICY: Mapping[str, Any] = {"counts": True, "memory_tokens": 65_536}
 _NEUTRAL: dict[str, Any] = {
     "n": 1,
     "logprobs": False,
-    "top_logprobs": 0,
     "tools": [],
-    "tool_choice": "none",
     "functions": [],
-    "function_call": "none",
     "response_format": {"type": "text"},
-    "logit_bias": {},
-    "modalities": ["text"],
-    "audio": None,
-    "prediction": None,
-    "reasoning_effort": None,
-    "presence_penalty": 0,
-    "frequency_penalty": 0,
 }
-"""Parameters of OpenAI's that cannot be honoured, and the value that clients may send nevertheless. Fields that are unknown here are ignored."""
+"""Parameters of OpenAI's without which the client would misread the answer, and the value that it may send nevertheless. Others that are unknown here are
+ignored."""
 
 router = APIRouter(tags=["a search as a model"])
 
@@ -64,7 +56,7 @@ class TextPart(BaseModel):
     text: str
 
 
-class ChatMessage(BaseModel):
+class RequestMessage(BaseModel):
     """One turn of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant"]
@@ -77,7 +69,7 @@ class ChatRequest(BaseModel):
 
     model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
 
-    messages: list[ChatMessage] = Field(min_length=1, max_length=1024)
+    messages: list[RequestMessage] = Field(min_length=1, max_length=1024)
     """The conversation; the last turn is the user's."""
     model: str | None = None
     """A search with its settings, such as beam:width=4,expand=2. Default: the server's."""
@@ -140,7 +132,7 @@ def problem_of(messages: Sequence[Message]) -> str:
     return "\n\n".join(f"{message.role.capitalize()}:\n{message.content}" for message in turns)
 
 
-def _conversation(turns: Sequence[ChatMessage]) -> tuple[Message, ...]:
+def _conversation(turns: Sequence[RequestMessage]) -> tuple[Message, ...]:
     messages: list[Message] = []
     for number, turn in enumerate(turns):
         text = turn.content if isinstance(turn.content, str) else "".join(part.text for part in turn.content)
@@ -241,52 +233,39 @@ class _SharedScoring:
 def _answer(service: Service, spec: str, found: SearchResult, stop: str) -> dict[str, Any]:
     """OpenAI's chat completion, as plain data."""
     chosen, cost = found.chosen, found.cost
-    if (
-        chosen is None and found.candidates
-    ):  # such as a vote without an answer: the client wants one all the same
-        chosen = min(range(len(found.candidates)), key=lambda index: _rank(found.candidates[index]))
-    text = _given_up(found, stop) if chosen is None else found.candidates[chosen].text
+    if chosen is None and found.candidates:  # a vote without an answer: the client wants a text all the same
+        ranks = [
+            (not item.finished, rank_key(item.aggregate, refuted=item.refuted)) for item in found.candidates
+        ]
+        chosen = min(range(len(ranks)), key=ranks.__getitem__)
+    text = _cut_off(found, stop) if chosen is None else found.candidates[chosen].text
     message = {"role": "assistant", "content": text, "refusal": None}
     finish = "stop" if chosen is not None and found.candidates[chosen].finished else "length"
-    usage = None
+    usage = {}
     if cost.prompt is not None and cost.decoded is not None:
         total = cost.prompt + cost.decoded
         usage = {"prompt_tokens": cost.prompt, "completion_tokens": cost.decoded, "total_tokens": total}
     assert service.policy is not None
+    row = found_row(found)
     return {
         "id": f"chatcmpl-{uuid.uuid4().hex[:24]}",
         "object": "chat.completion",
         "created": int(time.time()),
         "model": spec,
         "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": finish}],
-        **({} if usage is None else {"usage": usage}),
+        **({"usage": usage} if usage else {}),
         "stepmark": {
-            "search": found.method,
             "policy": served_name(service.policy.name),
             "prm": service.name,
             "score_kind": found.trace.kind,
             "aggregate": found.trace.aggregate,
+            **{key: row[key] for key in ("method", "candidates", "stopped", "note", "cost")},
             "chosen": chosen,
-            "stopped": found.stopped,
-            "note": found.note,
-            "cost": asdict(cost),
-            "candidates": [
-                {
-                    "answer": item.answer,
-                    "score": item.aggregate,
-                    "scores": list(item.scores),
-                    "votes": item.votes,
-                    "finished": item.finished,
-                    "refuted": item.refuted,
-                    "text": item.text,
-                }
-                for item in found.candidates
-            ],
         },
     }
 
 
-def _given_up(found: SearchResult, stop: str) -> str:
+def _cut_off(found: SearchResult, stop: str) -> str:
     """The best text of a search that finished none: steps that were written before its limits.
 
     Raises:
@@ -307,10 +286,6 @@ def _given_up(found: SearchResult, stop: str) -> str:
         steps.append(nodes[at].step)
         at = nodes[at].parent
     return stop.join(reversed(steps))
-
-
-def _rank(candidate: Candidate) -> Any:
-    return not candidate.finished, rank_key(candidate.aggregate, refuted=candidate.refuted)
 
 
 def events(answer: Mapping[str, Any], stop: str, *, usage: bool) -> Iterator[bytes]:

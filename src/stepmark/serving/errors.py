@@ -87,7 +87,9 @@ def refused(error: StepmarkError) -> Refused:
 def refused_body(errors: Sequence[dict[str, Any]]) -> Refused:
     """The first error of a body, as pydantic reports them; an unknown key before a missing one, for it may be that one misspelt."""
     error = next((entry for entry in errors if entry["type"] == "extra_forbidden"), errors[0])
-    field = ".".join(map(str, error["loc"][1:])) or None
+    # Without the alternatives of a union, which pydantic names by their types.
+    places = [str(part) for part in error["loc"][1:] if isinstance(part, int) or part.isidentifier()]
+    field = ".".join(places) or None
     if error["type"] == "missing":
         return invalid("expected this field, found none" if field else "expected a JSON object", field)
     if error["type"] == "extra_forbidden":

@@ -21,7 +21,7 @@ from stepmark.errors import InputError, UsageError
 from stepmark.hosting import is_over
 from stepmark.serving.errors import Refused
 from stepmark.serving.service import Service
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 PUBLIC = frozenset({"/", "/health", "/docs", "/openapi.json"})
 """Answered without a key: nothing in them is secret, and load balancers and browsers send none."""
@@ -125,6 +125,8 @@ class Guard:
         hosts: frozenset[str] | None = None,
     ) -> None:
         self._app, self._service, self._keys, self._hosts = app, service, keys, hosts
+        self._held = 0
+        """Bytes of the bodies of all requests that are being received or answered."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it."""
@@ -199,9 +201,14 @@ class Guard:
         if scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
-        body = await self._body(dict(scope["headers"]).get(b"content-length"), receive)
-        if body is None:
-            return
+        body = bytearray()
+        try:
+            if await self._read(body, dict(scope["headers"]).get(b"content-length"), receive):
+                await self._answered(scope, bytes(body), receive, send)
+        finally:
+            self._held -= len(body)
+
+    async def _answered(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         messages: asyncio.Queue[Message] = asyncio.Queue()
         messages.put_nowait({"type": "http.request", "body": body, "more_body": False})
         finished = False
@@ -225,11 +232,12 @@ class Guard:
             work.cancel()
             gone.cancel()
 
-    async def _body(self, length: bytes | None, receive: Receive) -> bytes | None:
-        """A request's body; None where the client disconnected.
+    async def _read(self, body: bytearray, length: bytes | None, receive: Receive) -> bool:
+        """Read a request's body; False where the client disconnected.
 
         Raises:
-            Refused: it is too large, or does not come in time. The rest is not read, so the connection cannot be used again.
+            Refused: it is too large, or with all others too large, or does not come in time. The rest is not read, so the connection cannot be
+                used again.
         """
         settings = self._service.settings
         too_long = Refused(
@@ -239,18 +247,22 @@ class Guard:
         )
         if is_over(length, settings.max_body):
             raise too_long
-        body = bytearray()
         try:
             async with asyncio.timeout(settings.timeout):
                 while True:
                     message = await receive()
                     if message["type"] != "http.request":
-                        return None
-                    body += message.get("body", b"")
+                        return False
+                    piece = message.get("body", b"")
+                    body += piece
+                    self._held += len(piece)
                     if len(body) > settings.max_body:
                         raise too_long
+                    if self._held > settings.queue_mb * (1 << 20):
+                        full = f"requests hold {settings.queue_mb:g} MB (`queue_mb`); try again later"
+                        raise Refused("busy", full, retry_after=1.0, headers=_CLOSE)
                     if not message.get("more_body", False):
-                        return bytes(body)
+                        return True
         except TimeoutError:
             message_ = f"the body was not there within {settings.timeout:g} s"
             raise Refused("deadline", message_, headers=_CLOSE) from None

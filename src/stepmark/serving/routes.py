@@ -24,21 +24,24 @@ from stepmark.errors import InputError, SettingError, UnknownNameError, UsageErr
 from stepmark.metrics.aggregate import rank_key
 from stepmark.models.prm import PRM, Grade, graded, to_row
 from stepmark.models.remote.wire import (
-    ErrorAnswer,
-    ModelsAnswer,
-    PoolingAnswer,
+    ClassifyRequest,
+    ClassifyResponse,
+    ErrorResponse,
+    ModelsResponse,
     PoolingRequest,
-    RankAnswer,
+    PoolingResponse,
     RankRequest,
-    RewardsAnswer,
+    RankResponse,
     RewardsRequest,
-    ScoreAnswer,
-    ScoreRequest,
+    RewardsResponse,
+    ScoreResponse,
+    ScoreSolutionsRequest,
     SolutionFields,
     SolutionToScore,
-    StatusAnswer,
+    StatusResponse,
 )
 from stepmark.records import Refusal, Solution, StepScores
+from stepmark.serving.backend import Rows
 from stepmark.serving.errors import Refused, invalid, refused_input
 from stepmark.serving.metrics import CONTENT_TYPE
 from stepmark.serving.service import Service, within
@@ -56,7 +59,7 @@ router = APIRouter()
 def described(model: type[BaseModel] | None) -> dict[str, Any]:
     """What a route declares for the OpenAPI document: its answer, and the body of every error."""
     responses: dict[int | str, dict[str, Any]] = {
-        "default": {"model": ErrorAnswer, "description": "An error; its `type` says which."}
+        "default": {"model": ErrorResponse, "description": "An error; its `type` says which."}
     }
     if model is not None:
         responses[200] = {"model": model, "description": "Done."}
@@ -98,8 +101,8 @@ def check_grade(
 # Scores.
 
 
-@router.post("/v1/score", tags=["scores"], summary="Score solutions", **described(ScoreAnswer))
-async def score(request: Request, body: ScoreRequest) -> Response:
+@router.post("/v1/score", tags=["scores"], summary="Score solutions", **described(ScoreResponse))
+async def score(request: Request, body: ScoreSolutionsRequest) -> Response:
     """Scores of every step of some solutions, one number for each, and where the first error is.
 
     A solution that the PRM cannot read has an `error` in its result; the others have their scores. A single solution that stands beside the
@@ -121,7 +124,7 @@ async def score(request: Request, body: ScoreRequest) -> Response:
     return JSONResponse({"object": "scores", **above, "results": results})
 
 
-@router.post("/v1/rank", tags=["scores"], summary="Rank solutions", **described(RankAnswer))
+@router.post("/v1/rank", tags=["scores"], summary="Rank solutions", **described(RankResponse))
 async def rank(request: Request, body: RankRequest) -> Response:
     """Solutions of one problem, the best first: what best-of-N takes is `results[0].index`.
 
@@ -140,7 +143,7 @@ async def rank(request: Request, body: RankRequest) -> Response:
     return JSONResponse({"object": "ranking", **above, "results": best_first(results)})
 
 
-@router.post("/v1/rewards", tags=["scores"], summary="Reward turns", **described(RewardsAnswer))
+@router.post("/v1/rewards", tags=["scores"], summary="Reward turns", **described(RewardsResponse))
 async def rewards(request: Request, body: RewardsRequest) -> Response:
     """One number for each turn of some conversations, for a trainer: the score (the last turn's with the outcome), or an advantage by a credit method.
 
@@ -182,12 +185,44 @@ async def rewards(request: Request, body: RewardsRequest) -> Response:
     return JSONResponse({"object": "rewards", "model": service.name, "results": results})
 
 
-@router.post("/pooling", tags=["scores"], summary="Rows of the head (vLLM)", **described(PoolingAnswer))
+@router.post("/pooling", tags=["scores"], summary="Rows of the head (vLLM)", **described(PoolingResponse))
 async def pooling(request: Request, body: PoolingRequest) -> Response:
     """What vLLM answers for a token classifier that pools step marks: rows of the head, a row a mark.
 
     For PRMs with a head of their own that run in the server's process.
     """
+    service, rows = await _rows(request, body)
+    data = [
+        {"index": index, "object": "pooling", "data": [list(row) for row in one.rows]}
+        for index, one in enumerate(rows)
+    ]
+    return _listed("pool", service, data, rows)
+
+
+@router.post(
+    "/classify", tags=["scores"], summary="Labels at the last token (vLLM)", **described(ClassifyResponse)
+)
+async def classify(request: Request, body: ClassifyRequest) -> Response:
+    """What vLLM answers for a classifier: the probability of each label at the last token of a text or of token ids.
+
+    Texts are tokenized as they stand, control tokens included: the client renders the chat template. For PRMs with a head of their own that run in
+    the server's process.
+    """
+    service, rows = await _rows(request, body, last=True)
+    names = service.batcher.backend.labels
+    data = []
+    for index, one in enumerate(rows):
+        [probs] = one.rows
+        best = max(range(len(probs)), key=probs.__getitem__)
+        label = names[best] if names else f"LABEL_{best}"
+        data.append({"index": index, "label": label, "probs": list(probs), "num_classes": len(probs)})
+    return _listed("classify", service, data, rows)
+
+
+async def _rows(
+    request: Request, body: PoolingRequest | ClassifyRequest, *, last: bool = False
+) -> tuple[Service, list[Rows]]:
+    """The head's rows for the sequences of a request."""
     service = service_of(request)
     check_model(service.name, body.model)
     if not service.batcher.backend.pooling:
@@ -195,17 +230,22 @@ async def pooling(request: Request, body: PoolingRequest) -> Response:
             f"{service.name!r} has no head whose rows could be given; ask /v1/score, which answers for every PRM"
         )
     _check_count(service, "input", body.input)
+    activation = body.use_activation is not False
     async with within(body.timeout or service.settings.timeout):
-        pooled = await service.batcher.rows(body.input, activation=body.use_activation is not False)
-    data, tokens = [], 0
-    for index, rows in enumerate(pooled):
-        if isinstance(rows, InputError):
-            raise refused_input(type(rows)(rows.message, field=f"input.{index}"))
-        data.append({"index": index, "object": "pooling", "data": [list(row) for row in rows.rows]})
-        tokens += rows.tokens
+        results = await service.batcher.rows(body.input, activation=activation, last=last)
+    rows: list[Rows] = []
+    for index, result in enumerate(results):
+        if isinstance(result, InputError):
+            raise refused_input(type(result)(result.message, field=f"input.{index}"))
+        rows.append(result)
+    return service, rows
+
+
+def _listed(kind: str, service: Service, data: list[dict[str, Any]], rows: Sequence[Rows]) -> Response:
+    tokens = sum(one.tokens for one in rows)
     return JSONResponse(
         {
-            "id": f"pool-{next(_numbers)}",
+            "id": f"{kind}-{next(_numbers)}",
             "object": "list",
             "created": int(time.time()),
             "model": service.name,
@@ -218,7 +258,7 @@ async def pooling(request: Request, body: PoolingRequest) -> Response:
 # The server itself.
 
 
-@router.get("/v1/models", tags=["server"], summary="The models", **described(ModelsAnswer))
+@router.get("/v1/models", tags=["server"], summary="The models", **described(ModelsResponse))
 async def models(request: Request) -> Response:
     """What is served, in OpenAI's shape; `stepmark` says what a client must know of a PRM."""
     data = []
@@ -228,7 +268,7 @@ async def models(request: Request) -> Response:
     return JSONResponse({"object": "list", "data": data})
 
 
-@router.get("/health", tags=["server"], summary="Ready", **described(StatusAnswer))
+@router.get("/health", tags=["server"], summary="Ready", **described(StatusResponse))
 async def health(request: Request) -> Response:
     """Whether requests are accepted: 503 while the server shuts down. Needs no key."""
     if service_of(request).draining:
@@ -332,7 +372,7 @@ def best_first(results: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 async def _scored(
     request: Request,
-    body: ScoreRequest | RankRequest,
+    body: ScoreSolutionsRequest | RankRequest,
     asked: Sequence[Any],
     at: str | None,
     read: Callable[[Any], Read],
@@ -375,7 +415,7 @@ async def _scored(
     return above, results
 
 
-def _asked(body: ScoreRequest) -> list[SolutionToScore]:
+def _asked(body: ScoreSolutionsRequest) -> list[SolutionToScore]:
     """The solutions of a request, or the single one beside its settings."""
     own = {name: getattr(body, name) for name in ("problem", "steps", "solution", "split", "marker", "id")}
     if body.solutions is None:

@@ -60,8 +60,7 @@ class Service:
             aggregate=settings.aggregate, threshold=settings.threshold, checks=settings.checks
         ).of(prm)
         """How step scores become verdicts where a request does not say."""
-        own_budget, family = _engine_facts(prm)
-        budget = settings.token_budget or own_budget or _DEFAULT_BUDGET
+        budget = settings.token_budget or _own_budget(prm) or _DEFAULT_BUDGET
         backend = backend_of(prm, memory_tokens=settings.memory_tokens)
         self.metrics = Metrics()
         self.batcher = Batcher(
@@ -80,12 +79,10 @@ class Service:
             default_aggregate=self.grade.aggregate or prm.default_aggregate,
             default_threshold=self.grade.threshold,
             default_checks=self.grade.checks,
-            family=family,
             max_tokens=backend.max_tokens,
             prefix_cache=backend.caches,
             pooling=backend.pooling,
             max_solutions=settings.max_solutions,
-            max_body=settings.max_body,
         )
         created = int(time.time())
         self.models = [
@@ -148,11 +145,10 @@ def served_name(name: str) -> str:
     return name
 
 
-def _engine_facts(prm: PRM) -> tuple[int | None, str | None]:
-    """The token budget and the family of a PRM that computes in this process."""
+def _own_budget(prm: PRM) -> int | None:
+    """The token budget of a PRM that computes in this process."""
     if "torch" not in sys.modules:  # without it no PRM does
-        return None, None
-    from stepmark.models.local import LocalPRM, WindowedPRM
+        return None
+    from stepmark.models.local_prm import LocalPRM
 
-    family = prm.spec.family if isinstance(prm, WindowedPRM) else None
-    return prm.engines[0].token_budget if isinstance(prm, LocalPRM) else None, family
+    return prm.engines[0].token_budget if isinstance(prm, LocalPRM) else None

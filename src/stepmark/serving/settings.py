@@ -45,6 +45,8 @@ class ServerSettings:
     """Seconds that SIGTERM or Ctrl-C gives to requests in progress."""
     max_body_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 8
     """Megabytes (2^20 bytes) of a request."""
+    queue_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 256
+    """Megabytes of all requests that are being received or answered; what goes beyond is refused with 429."""
     max_solutions: Count = 1024
     """Solutions, candidates or sequences of a request."""
 
@@ -53,6 +55,10 @@ class ServerSettings:
             check_aggregate(self.aggregate, "probability")
         if self.checks != "auto":
             check_names(self.checks)
+        if self.queue_mb < self.max_body_mb:
+            raise UsageError(
+                f"`queue_mb` {self.queue_mb:g}: expected at least the size of one request, `max_body_mb`, which is {self.max_body_mb:g}"
+            )
 
     @property
     def max_body(self) -> int:

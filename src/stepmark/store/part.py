@@ -14,7 +14,6 @@ from typing import Any, BinaryIO, NoReturn, Self, TypeVar, cast, final
 
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Refusal
-from stepmark.show.text import amount
 from stepmark.store.disk import naming
 from stepmark.store.writing import (
     atomic_rows,
@@ -28,6 +27,7 @@ from stepmark.store.writing import (
     write_manifest,
 )
 from stepmark.version import __version__
+from stepmark.words import amount
 
 Row = TypeVar("Row")
 Result = TypeVar("Result")

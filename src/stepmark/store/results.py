@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, final, overload
 
 from stepmark.errors import MissingExtraError
 from stepmark.records import Record, compact, record_row
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 R_co = TypeVar("R_co", covariant=True)
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from stepmark.data.reading import Source
 from stepmark.errors import InputError, UsageError
-from stepmark.show.progress import Progress
+from stepmark.progress import Progress
 from stepmark.store.inputs import RunInput
 from stepmark.store.part import PartFile
 from stepmark.store.writing import check_outputs, is_stream

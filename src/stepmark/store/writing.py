@@ -55,8 +55,10 @@ class Fingerprint:
 def fingerprint(path: str | Path) -> Fingerprint | None:
     """Read a file once and say what it is, or the files of rows in a folder; None for a stream, which can be read only once."""
     if path != STDIO and Path(path).is_dir():
-        digests = {Path(file).name: one for file in row_files(path) if (one := fingerprint(file))}
-        digest = hashlib.sha256("".join(f"{name} {one.sha256}\n" for name, one in digests.items()).encode())
+        digests = {Path(file).name: identity for file in row_files(path) if (identity := fingerprint(file))}
+        digest = hashlib.sha256(
+            "".join(f"{name} {identity.sha256}\n" for name, identity in digests.items()).encode()
+        )
         size, lines = (
             sum(values) for values in zip(*((p.bytes, p.lines) for p in digests.values()), strict=True)
         )
@@ -238,7 +240,7 @@ def check_outputs(outputs: Mapping[str, str | Path | None], *inputs: object) -> 
     Raises:
         UsageError: it says which setting and what to do.
     """
-    taken = {
+    reserved = {
         Path(source).resolve(): "the input"
         for source in inputs
         if isinstance(source, str | Path) and source != STDIO
@@ -259,13 +261,15 @@ def check_outputs(outputs: Mapping[str, str | Path | None], *inputs: object) -> 
             raise UsageError(
                 f"`{name}` {path}: rows are written as JSON lines, not as a table: name it {jsonl}"
             )
-        if place in taken:
-            raise UsageError(f"`{name}` {path} is {taken[place]} too: it would be replaced; choose another")
-        if taken.get(place.parent) == "the input" and place.name.endswith(ENDINGS):
+        if place in reserved:
+            raise UsageError(
+                f"`{name}` {path} is {reserved[place]} too: it would be replaced; choose another"
+            )
+        if reserved.get(place.parent) == "the input" and place.name.endswith(ENDINGS):
             raise UsageError(
                 f"`{name}` {path} lies in the folder that is read: it would be input of the next run; choose another folder"
             )
-        taken[place] = f"`{name}`"
+        reserved[place] = f"`{name}`"
 
 
 def is_stream(path: str | Path | None) -> bool:

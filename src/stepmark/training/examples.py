@@ -15,7 +15,7 @@ from stepmark.data.formats.rows import WRITTEN, LabelledRow
 from stepmark.errors import InputError
 from stepmark.records import DEFAULT_AXIS, Judgement, Problem, Solution, Step
 from stepmark.settings import settings
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -268,7 +268,7 @@ def _example(
     counts = [bool(judged) or bool(written) for judged in own]
     places = [known.get(key, {}) for key in _prefixes(row.solution)]
     # Ratings where the row has any: values beside them would say something else of the same steps.
-    taken = next(
+    chosen_kind = next(
         (
             kind
             for kind in _kinds(rules)
@@ -281,7 +281,7 @@ def _example(
     targets: list[Target | None] = []
     wrong = False
     for place, judged, counted in zip(places, own, counts, strict=True):
-        result = place.get(taken) if taken is not None and counted else None
+        result = place.get(chosen_kind) if chosen_kind is not None and counted else None
         after = wrong and rules.after_error == "mask"
         if isinstance(result, str):
             dropped.note(result, row.where)

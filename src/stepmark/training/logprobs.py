@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from stepmark.errors import CheckpointError
-from stepmark.models.tree import Ints
-from stepmark.training.items import TrainingItem
+from stepmark.models.packed_tree import Ints
+from stepmark.training.packing import TrainingItem
 
 SLICE = 256
 """Rows of vocabulary logits at a time."""

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepmark.metrics.binary import auc
-from stepmark.metrics.first_error import FirstErrors, best_threshold, first_errors
+from stepmark.metrics.first_error import FirstErrorAccuracy, best_threshold, first_errors
 from stepmark.metrics.scaling import logit, platt, sigmoid
 from stepmark.models.spec import ScoringSpec, store_calibration
-from stepmark.show.text import amount
-from stepmark.training.comparison import HeldOut
 from stepmark.training.examples import Dropped, Example, known_value
+from stepmark.training.held_out import HeldOut
+from stepmark.words import amount
 
 if TYPE_CHECKING:
     from stepmark.models.prm import PRM
@@ -148,7 +148,7 @@ def calibrate(
     name: str = "held-out problems",
     tune: bool = False,
     refuted: Sequence[Sequence[int]] = (),
-) -> tuple[FirstErrors | None, list[Graded]]:
+) -> tuple[FirstErrorAccuracy | None, list[Graded]]:
     """Fit Platt scaling on held-out steps, write it into the checkpoint's spec, and measure first errors there.
 
     Every labelled step counts, shares of rollouts as shares. The best threshold on these problems is noted, and used with `tune` only: it
@@ -212,7 +212,7 @@ class Trained:
     """The checkpoint; its curves and settings are in `report.html` there."""
     held_out: Measure | None
     """On problems that were not trained on, before calibration; None where none were held out."""
-    first_errors: FirstErrors | None
+    first_errors: FirstErrorAccuracy | None
     """On the solutions of those problems, calibrated, at the checkpoint's threshold, with its exact checks."""
     comparison: HeldOut | None = None
     """The figures on those problems with intervals, beside the PRM that training started from and chance."""

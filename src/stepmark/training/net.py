@@ -27,11 +27,11 @@ from stepmark.models.checkpoint import Tensors
 from stepmark.models.encoding import Encoder
 from stepmark.models.generative import CriticSpec
 from stepmark.models.heads import output_rows
+from stepmark.models.packed_tree import Ints, PackedTree
 from stepmark.models.spec import ChatLayout, Layout, ScoringSpec, TextLayout, TokenHead
 from stepmark.models.token_head import token_features
-from stepmark.models.tree import Ints, PackedTree
-from stepmark.training.items import TrainingItem, packed, step_tokens
 from stepmark.training.logprobs import token_logprobs
+from stepmark.training.packing import TrainingItem, packed, step_tokens
 from stepmark.training.settings import LayoutName, Weights
 
 _BLOCK = 2**18

@@ -20,8 +20,8 @@ from accelerate.utils import gather_object, reduce
 from torch import Tensor
 
 from stepmark.errors import UsageError
-from stepmark.training.items import TrainingItem
 from stepmark.training.net import Net
+from stepmark.training.packing import TrainingItem
 
 if TYPE_CHECKING:
     from stepmark.training.objectives.base import Objective

@@ -14,7 +14,7 @@ from typing import Any
 from stepmark.data.formats.rows import LabelledRow
 from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.metrics.aggregate import aggregate
-from stepmark.metrics.first_error import FirstErrors
+from stepmark.metrics.first_error import FirstErrorAccuracy
 from stepmark.models.backbone import load_tokenizer
 from stepmark.models.checkpoint import adapter_config
 from stepmark.models.files import local_folder, present
@@ -25,10 +25,7 @@ from stepmark.models.load import load_prm
 from stepmark.models.places import BUILT_IN_BASE, default_folder, find_checkpoint, folder_of
 from stepmark.models.spec import NOTE_FILE, SPEC_FILE, ScoringSpec, read_spec
 from stepmark.records import CheckName, StepScores
-from stepmark.show.text import amount
 from stepmark.store import atomic_write
-from stepmark.training.checkpoint import TRAIN_FILE, Written, layout_of, write_json, write_trained
-from stepmark.training.comparison import HeldOut, Scored, compare
 from stepmark.training.examples import (
     Dropped,
     Example,
@@ -38,6 +35,7 @@ from stepmark.training.examples import (
     examples_of_labels,
     split_problems,
 )
+from stepmark.training.held_out import HeldOut, Scored, compare
 from stepmark.training.measure import (
     Graded,
     Measure,
@@ -50,10 +48,11 @@ from stepmark.training.measure import (
 )
 from stepmark.training.net import Net, layout_for
 from stepmark.training.objectives.base import Objective, StepObjective
-from stepmark.training.objectives.families import family_layout
+from stepmark.training.objectives.published import family_layout
 from stepmark.training.objectives.steps import HardLabels, keeps_neutral
 from stepmark.training.parallel import ProcessGroup, check_launched
 from stepmark.training.report import CARD_FILE, CardFacts, prm_card
+from stepmark.training.saving import TRAIN_FILE, Written, layout_of, write_json, write_trained
 from stepmark.training.settings import Training
 from stepmark.training.state import (
     CHECKPOINT,
@@ -68,6 +67,7 @@ from stepmark.training.state import (
 )
 from stepmark.training.trainer import Trainer, TrainerProgress
 from stepmark.verifiers.checks import check, check_names
+from stepmark.words import amount
 
 Groups = Sequence[Sequence[Example]]
 
@@ -353,7 +353,7 @@ def _earlier(out: Path, notes: Mapping[str, Any], *, first: bool) -> Trained:
     return Trained(
         folder=out,
         held_out=None if notes["held_out"] is None else Measure(**notes["held_out"]),
-        first_errors=None if figures is None else FirstErrors(**figures),
+        first_errors=None if figures is None else FirstErrorAccuracy(**figures),
         examples=notes["examples"],
         problems=notes["problems"],
         dropped=Dropped(counts=notes["dropped"]),
@@ -493,8 +493,8 @@ def _card(recipe: Recipe, written: Written, done: Trained, notes: Mapping[str, A
         on = f"on {amount(figures.labels, 'label')} of {amount(held_out, 'held-out problem')}"
         values = ((f"loss a label, {on}", figures.loss), (f"AUC of {scores}", figures.auc))
         measured = {what: f"{value:.4g}" for what, value in values if value is not None}
-        if (found := done.comparison) is not None:
-            measured |= found.table
+        if (comparison := done.comparison) is not None:
+            measured |= comparison.table
         if (first := done.first_errors) is not None:
             tuned = (
                 " and the threshold chosen" if done.comparison is not None and done.comparison.tuned else ""

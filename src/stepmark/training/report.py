@@ -21,13 +21,13 @@ from stepmark.models.spec import (
     TokenHead,
     VocabHead,
 )
-from stepmark.show.evaluation import Report, Section, Tile, evaluation_html
-from stepmark.show.plots import Lines, Series
-from stepmark.show.text import amount
-from stepmark.training.checkpoint import Written
-from stepmark.training.comparison import CHANCE
+from stepmark.report.evaluation import Report, Section, Tile, evaluation_html
+from stepmark.report.plots import Lines, Series
+from stepmark.training.held_out import CHANCE
 from stepmark.training.measure import Trained
+from stepmark.training.saving import Written
 from stepmark.version import __version__
+from stepmark.words import amount
 
 CARD_FILE = "README.md"
 FOLDER = "FOLDER"

@@ -20,8 +20,8 @@ from stepmark.data.reading import ENDINGS, STDIO, Source, check_readable, row_fi
 from stepmark.errors import MissingExtraError, UsageError
 from stepmark.models.files import fetch
 from stepmark.models.lazy import note_idle
+from stepmark.progress import EVERY, can_estimate, clock_face, told_at
 from stepmark.settings import checked
-from stepmark.show.progress import EVERY, can_estimate, clock_face, told_at
 from stepmark.store import atomic_write, naming
 from stepmark.training.examples import LabelRules
 from stepmark.training.measure import Trained
@@ -183,10 +183,10 @@ def train(
             raise UsageError(f"`log` {name}: expected tensorboard or wandb")
         if find_spec(name) is None:
             raise MissingExtraError(f"`log` {name} needs it: pip install {name}")
-    from stepmark.training.checkpoint import TRAIN_FILE
     from stepmark.training.objectives import load_objective
     from stepmark.training.recipe import Recipe, run_recipe
     from stepmark.training.report import training_html
+    from stepmark.training.saving import TRAIN_FILE
     from stepmark.training.state import HISTORY_FILE, read_lines
     from stepmark.training.trainer import few_steps
 
@@ -196,7 +196,7 @@ def train(
         raise UsageError("`settings` are fields of an `objective`: name it too")
     made, source = (None, None) if objective is None else load_objective(objective, settings)
     if family is not None:
-        from stepmark.training.objectives.families import in_family
+        from stepmark.training.objectives.published import in_family
 
         made = in_family(made, family)
     assert made is not None

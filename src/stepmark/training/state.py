@@ -19,9 +19,9 @@ import torch
 from stepmark.errors import InputError, UsageError
 from stepmark.models.spec import SPEC_FILE
 from stepmark.store import LOCK_FILE, atomic_write, differences, held, naming
-from stepmark.training.checkpoint import TRAIN_FILE
 from stepmark.training.parallel import ProcessGroup
 from stepmark.training.report import CARD_FILE
+from stepmark.training.saving import TRAIN_FILE
 
 RUN_FILE, HISTORY_FILE, CHECKPOINT = "run.json", "history.jsonl", "checkpoint"
 """What the run is; the figures of every step, or of every update of a policy; the folder in which a checkpoint is made."""

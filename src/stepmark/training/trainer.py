@@ -24,12 +24,11 @@ from stepmark.models.checkpoint import Tensors, adapter_config
 from stepmark.models.files import local_folder, present
 from stepmark.models.places import BUILT_IN, default_folder, find_checkpoint
 from stepmark.models.spec import SPEC_FILE, ScoringSpec, read_spec
-from stepmark.training.checkpoint import head_names
 from stepmark.training.examples import Dropped, Example, coarsen, problem_of
-from stepmark.training.items import TrainingItem, batches
 from stepmark.training.measure import Graded, Measure, measure
 from stepmark.training.net import Net
 from stepmark.training.objectives.base import Objective
+from stepmark.training.packing import TrainingItem, batches
 from stepmark.training.parallel import (
     ProcessGroup,
     check_launched,
@@ -40,6 +39,7 @@ from stepmark.training.parallel import (
     shard,
     whole_net,
 )
+from stepmark.training.saving import head_names
 from stepmark.training.settings import Training
 from stepmark.training.state import load, save
 

@@ -280,11 +280,11 @@ def answer_groups(answers: Sequence[str | None], verifier: Verifier) -> list[int
     settings_: dict[str, int] = {}
     heads: list[str] = []
     for text in answers:
-        found = bare_answer(text, verifier.answers if isinstance(verifier, VerifierBase) else "stated")
-        if found is None:
+        bare = bare_answer(text, verifier.answers if isinstance(verifier, VerifierBase) else "stated")
+        if bare is None:
             groups.append(None)
             continue
-        answer = found.text
+        answer = bare.text
         canonical = key(answer)
         if canonical not in settings_:
             joined = next(

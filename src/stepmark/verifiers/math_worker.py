@@ -43,7 +43,7 @@ def allow_cpu(seconds: float) -> None:
     )
 
 
-class Guard:
+class AuditHook:
     """The audit hook. Closed while a request is answered; it cannot be taken off again."""
 
     def __init__(self, folders: tuple[str, ...]) -> None:
@@ -221,7 +221,7 @@ def main() -> None:
     ):
         checker.check(gold, answer)
     folders = [name for path in sys.path if path for name in (path, os.path.realpath(path))]
-    guard = Guard(tuple(folder + os.sep for folder in folders))
+    guard = AuditHook(tuple(folder + os.sep for folder in folders))
     sys.addaudithook(guard)
     for line in sys.stdin.buffer:
         request = json.loads(line)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
-from stepmark.verifiers.checks.words import NUMBER_WORDS
+from stepmark.verifiers.checks.claims import NUMBER_WORDS
 from stepmark.verifiers.units import Unit, unit_of
 
 LONGEST = 2000

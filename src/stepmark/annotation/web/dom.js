@@ -16,7 +16,7 @@ export function make(tag, props = {}, ...children) {
   return one;
 }
 
-// As `stepmark.show.text.visible`: control characters, line separators, bidirectional overrides.
+// As `stepmark.words.visible`: control characters, line separators, bidirectional overrides.
 const UNSEEN = /[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]/g;
 
 /** A text with every control character written out, so that nothing is hidden and nothing reorders what surrounds it. */

@@ -58,7 +58,7 @@ def _sample(sample: dict[str, Any], row: Row, settings: rows.ReaderSettings) -> 
         "answer": text_or_none(target),
         "source": next(filter(None, map(text_or_none, models)), None),
     }
-    one = read_solution(
+    solution_row = read_solution(
         data, where=where, how=settings.how, marker=settings.marker, reasoning=settings.reasoning
     )
     scores = {
@@ -70,11 +70,13 @@ def _sample(sample: dict[str, Any], row: Row, settings: rows.ReaderSettings) -> 
     meta = rows.origin(row, "inspect", {}, **{name: value for name, value in fields.items() if value})
     meta["from"] = f"{row.place}/{id_}" if "samples" in row.data else meta["from"]
     return rows.LabelledRow(
-        labelled=LabelledSolution(solution=one.solution, judgements=((),) * len(one.solution.steps)),
+        labelled=LabelledSolution(
+            solution=solution_row.solution, judgements=((),) * len(solution_row.solution.steps)
+        ),
         where=where,
         outcome=_outcome(scores),
         meta=meta,
-        messages=one.messages if settings.reasoning == "keep" else None,
+        messages=solution_row.messages if settings.reasoning == "keep" else None,
     )
 
 

@@ -38,7 +38,7 @@ from stepmark.data.messages import written
 from stepmark.data.reading import Row, check_readable, read_rows
 from stepmark.errors import UsageError
 from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
-from stepmark.show.text import indices
+from stepmark.words import indices
 
 ABOUT = "Potato's user_state.json, annotations.jsonl or JSON lines export (with `items`)"
 

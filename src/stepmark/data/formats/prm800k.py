@@ -23,7 +23,7 @@ from stepmark.data.formats import rows
 from stepmark.data.reading import Row
 from stepmark.errors import InputError
 from stepmark.records import Judgement, Problem, Refusal, Solution, Step, read_record
-from stepmark.show.text import indices
+from stepmark.words import indices
 
 ABOUT = "PRM800K's released records, with branches"
 

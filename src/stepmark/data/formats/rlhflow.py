@@ -14,7 +14,7 @@ from stepmark.data.formats import rows
 from stepmark.data.json_rows import json_type
 from stepmark.data.reading import Row
 from stepmark.records import Problem, Solution
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 ABOUT = "RLHFlow: conversations of steps and + or -"
 

@@ -28,7 +28,7 @@ from stepmark.records import (
     Step,
 )
 from stepmark.settings import settings
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -200,10 +200,10 @@ def declared(kind: type[T], package: str, base: str) -> dict[str, T]:
     """What the modules of a package but `base` declare, by name: a module has the fields of `kind` as names, functions as they are and constants
     in capitals; its `name` is the file's, with dashes, where it says none."""
     result: dict[str, T] = {}
-    for found in pkgutil.iter_modules(importlib.import_module(package).__path__):
-        if found.name != base:
-            module = importlib.import_module(f"{package}.{found.name}")
-            values = {"name": found.name.replace("_", "-")}
+    for info in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        if info.name != base:
+            module = importlib.import_module(f"{package}.{info.name}")
+            values = {"name": info.name.replace("_", "-")}
             for name in kind.__annotations__:
                 value = getattr(module, name, getattr(module, name.upper(), None))
                 values |= {} if value is None else {name: value}

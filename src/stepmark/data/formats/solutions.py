@@ -22,13 +22,15 @@ def reader(format: str) -> rows.Reader:
     """A reader of such rows, or of rows of chat `messages`, that says which format they had."""
 
     def read(row: Row, settings: rows.ReaderSettings, _counts: rows.Counts) -> Iterator[rows.LabelledRow]:
-        for one in solutions_of(row, how=settings.how, marker=settings.marker, reasoning=settings.reasoning):
-            meta = {"from": row.place, "format": format, **one.own_meta}
-            meta = rows.with_columns(meta, one.columns)
-            solution = replace(one.solution, id=one.solution.id or row.place)
+        for solution_row in solutions_of(
+            row, how=settings.how, marker=settings.marker, reasoning=settings.reasoning
+        ):
+            meta = {"from": row.place, "format": format, **solution_row.own_meta}
+            meta = rows.with_columns(meta, solution_row.columns)
+            solution = replace(solution_row.solution, id=solution_row.solution.id or row.place)
             read = rows.labelled(row, solution, [()] * len(solution.steps), meta)
-            messages = one.messages if settings.reasoning == "keep" else None
-            yield replace(read, where=one.where, messages=messages)
+            messages = solution_row.messages if settings.reasoning == "keep" else None
+            yield replace(read, where=solution_row.where, messages=messages)
 
     return read
 

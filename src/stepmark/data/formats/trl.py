@@ -1,6 +1,6 @@
 """TRL's stepwise rows: `prompt`, `completions`, `labels`.
 
-rows.Labels are true or false (1 or 0), ratings (-1, 0, 1), or floats, which are shares of rollouts; null is a step that nobody judged. Written
+Labels are true or false (1 or 0), ratings (-1, 0, 1), or floats, which are shares of rollouts; null is a step that nobody judged. Written
 rows have `id`, `answer`, `source`, `problem_id`, `problem_source` and `meta` too; the reader takes them back. TRL itself has no word for such a
 step, so a written row is cut before its first.
 """

@@ -20,13 +20,13 @@ from itertools import pairwise
 from typing import overload
 
 from stepmark.data.steps import lines as borders
-from stepmark.data.steps.code import code_cuts, looks_like_code
+from stepmark.data.steps.code_cuts import code_cuts, looks_like_code
 from stepmark.data.steps.lines import Span
 from stepmark.data.steps.thoughts import Reasoning, ThoughtSection, limit_cuts, sections, turn_cuts
 from stepmark.errors import InputError, UsageError
 from stepmark.records import Step
 from stepmark.registry import unknown_name
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 WAYS: tuple[str, ...] = (
     "auto", "line", "blank-line", "numbered", "sentence", "marker", "code", "agent", "thought", "whole", "token",
@@ -62,7 +62,7 @@ class Segmentation(Sequence[Step]):
     """Why this way: "asked for", or what `auto` saw in the text; and what must be said of the outcome."""
 
     def _repr_html_(self) -> str:
-        from stepmark.show.html import steps_fragment
+        from stepmark.report.html import steps_fragment
 
         return steps_fragment(
             self.texts, headline=f"{amount(len(self.steps), 'step')} by {self.how!r}: {self.why}"

@@ -51,14 +51,14 @@ def chat_rows(rows: Iterable[Row | Refusal], *, keep_going: bool = False) -> Ite
                     # Events that name no trace are those of their file; a folder has several.
                     _, events = gathered.setdefault((name, key, "" if key else row.file), (row, []))
                     events.append({**event, "where": row.where})
-    found: list[tuple[Row, Trace, str, Sequence[Object]]] = []
+    conversations: list[tuple[Row, Trace, str, Sequence[Object]]] = []
     for (name, key, _), (row, events) in _by_folder(gathered).items():
         trace = TRACES[name]
         with Chat(where=row.where).reading(f"rows of {name}"):
             parts = [(key, events)] if trace.conversations is None else [*trace.conversations(events)]
-        found += [(row, trace, id_, part) for id_, part in parts]
-    continued = _continued([part for _, _, _, part in found])
-    for number, (row, trace, id_, part) in enumerate(found):
+        conversations += [(row, trace, id_, part) for id_, part in parts]
+    continued = _continued([part for _, _, _, part in conversations])
+    for number, (row, trace, id_, part) in enumerate(conversations):
         if number not in continued:
             yield from _chat_row(row, trace, part, id_, keep_going)
 

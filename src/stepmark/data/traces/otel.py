@@ -88,12 +88,12 @@ def _numbered_call(chat: Chat, attributes: Mapping[str, Any], speaker: str | Non
             else:
                 message[match[3]] = value
     thoughts = [message for message in sides["completion"].values() if message.get("role") == "thinking"]
-    said = [message for message in sides["completion"].values() if message.get("role") != "thinking"]
+    choices = [message for message in sides["completion"].values() if message.get("role") != "thinking"]
     if thoughts:  # of Anthropic's models
         reasoning = "\n".join(str(message.get("content") or "") for message in thoughts)
-        sides["completion"] = {0: {**(said[0] if said else {}), "reasoning_content": reasoning}}
-    if len(said) > 1:
-        raise chat.error(f"expected one choice, found {len(said)}", "gen_ai.completion")
+        sides["completion"] = {0: {**(choices[0] if choices else {}), "reasoning_content": reasoning}}
+    if len(choices) > 1:
+        raise chat.error(f"expected one choice, found {len(choices)}", "gen_ai.completion")
     messages = {}
     for side, numbered in sides.items():
         messages[side] = [

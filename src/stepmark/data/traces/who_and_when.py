@@ -17,7 +17,7 @@ from stepmark.data.messages import Chat, Object, text_or_none
 from stepmark.data.reading import Row
 from stepmark.data.traces.base import has
 from stepmark.records import LabelledSolution
-from stepmark.show.text import indices
+from stepmark.words import indices
 
 ABOUT = "conversations of AutoGen and CrewAI, as Who&When holds them"
 COLUMNS = ("question", "history", "question_ID", "ground_truth")

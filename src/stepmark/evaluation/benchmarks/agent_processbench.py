@@ -21,14 +21,14 @@ from typing import Any, ClassVar, Literal
 
 from stepmark.data.reading import Row, Source, read_rows
 from stepmark.data.solutions import solutions_of
+from stepmark.evaluation.base import Run
 from stepmark.evaluation.benchmark import PublishedTable, Rated, Ratings, rated
 from stepmark.evaluation.cases import Case
-from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import Item
 from stepmark.metrics.first_error import first_wrong
 from stepmark.metrics.intervals import Statistic, ratio_statistic
 from stepmark.settings import settings
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 _PARTS = ("hotpotqa", "gaia", "bfcl", "tau2")
 

@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 from stepmark.data.reading import Row, Source, read_rows
 from stepmark.data.solutions import solutions_of
 from stepmark.data.traces import chat_rows
+from stepmark.evaluation.base import Run
 from stepmark.evaluation.blame import Blame
 from stepmark.evaluation.cases import Case, ratings_until, unique
-from stepmark.evaluation.evaluation import Run
 from stepmark.records import Refusal
 from stepmark.settings import settings
 
@@ -77,15 +77,15 @@ def _id(row: Row) -> str:
 
 def _critical(row: Row) -> tuple[int, str]:
     failures, cause = row.data["failures"], row.data.get("root_cause")
-    wanted = cause.get("failure_id") if isinstance(cause, Mapping) else None
+    failure_id = cause.get("failure_id") if isinstance(cause, Mapping) else None
     results = [
         item
         for item in (failures if isinstance(failures, list) else [])
-        if isinstance(item, Mapping) and item.get("failure_id") == wanted
+        if isinstance(item, Mapping) and item.get("failure_id") == failure_id
     ]
     if len(results) != 1:
         raise row.error(
-            f"expected the failure {wanted!r} once among `failures`, found it {len(results)} times",
+            f"expected the failure {failure_id!r} once among `failures`, found it {len(results)} times",
             "root_cause",
         )
     step, agent = results[0].get("step_number"), results[0].get("failed_agent")

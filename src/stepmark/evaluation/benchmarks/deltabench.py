@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from stepmark.data.reading import Row, Source, read_rows
+from stepmark.evaluation.base import Run
 from stepmark.evaluation.benchmark import (
     PublishedTable,
     Rated,
@@ -20,7 +21,6 @@ from stepmark.evaluation.benchmark import (
     text_of,
 )
 from stepmark.evaluation.cases import Case
-from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.result import Item
 from stepmark.metrics.intervals import Floats, Statistic, shares
 from stepmark.records import Problem, Solution, Step

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from stepmark.data.reading import Source, read_rows
+from stepmark.evaluation.base import Run
 from stepmark.evaluation.benchmark import (
     PublishedTable,
     Rated,
@@ -16,14 +17,13 @@ from stepmark.evaluation.benchmark import (
     text_of,
 )
 from stepmark.evaluation.cases import Case
-from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.first_errors import harmonic
 from stepmark.evaluation.result import Item
 from stepmark.metrics.first_error import first_wrong
 from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic
 from stepmark.records import Problem, Solution
 from stepmark.settings import settings
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 _PUBLISHED = PublishedTable.read(
     "Hard2Verify balanced F1 as published (%)",

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from stepmark.data.reading import Row, Source, read_rows
-from stepmark.evaluation.evaluation import Run
+from stepmark.evaluation.base import Run
 from stepmark.evaluation.first_errors import FirstErrors
 from stepmark.settings import settings
 

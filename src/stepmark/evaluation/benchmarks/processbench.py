@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+from stepmark.evaluation.base import Run
 from stepmark.evaluation.benchmark import PublishedTable
 from stepmark.evaluation.cases import Case
-from stepmark.evaluation.evaluation import Run
 from stepmark.evaluation.first_errors import FirstErrors, known_error
 from stepmark.evaluation.sources import read_cases, subset
 from stepmark.evaluation.thresholds import check_asked

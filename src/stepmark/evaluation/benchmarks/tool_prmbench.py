@@ -17,16 +17,16 @@ from typing import ClassVar, Literal
 from stepmark.data.conversations import read_messages
 from stepmark.data.reading import Row, Source, read_rows
 from stepmark.errors import InputError
+from stepmark.evaluation.base import Run
 from stepmark.evaluation.benchmark import Benchmark, PublishedTable, rated
 from stepmark.evaluation.cases import Case
-from stepmark.evaluation.evaluation import Run
-from stepmark.evaluation.result import Figure, Item, Result, shown
+from stepmark.evaluation.result import EvaluationResult, Figure, Item, shown
 from stepmark.evaluation.scores import Sheet
 from stepmark.evaluation.views import unreadable
 from stepmark.metrics.intervals import Statistic, ratio_statistic
 from stepmark.records import Problem, Solution
 from stepmark.settings import settings
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 _SIDES = ("chosen", "rejected")
 
@@ -93,7 +93,7 @@ class ToolPRMBench(Benchmark):
                 items.append({"id": pair, "problem": row.case.problem, "group": row.case.group, "won": won})
         return items
 
-    def of_sheet(self, sheet: Sheet, run: Run) -> Result:
+    def of_sheet(self, sheet: Sheet, run: Run) -> EvaluationResult:
         """See `Evaluation.of_sheet`."""
         return self.finished(self.items(sheet), run, sheet.prm, sheet)
 

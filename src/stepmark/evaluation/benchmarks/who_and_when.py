@@ -19,13 +19,13 @@ from typing import ClassVar, Literal
 from stepmark.data.reading import Source, read_rows
 from stepmark.data.solutions import solutions_of
 from stepmark.data.traces import chat_rows
+from stepmark.evaluation.base import Run
 from stepmark.evaluation.benchmark import PublishedTable
 from stepmark.evaluation.blame import Blame
 from stepmark.evaluation.cases import Case, ratings_until
-from stepmark.evaluation.evaluation import Run
 from stepmark.records import Refusal
 from stepmark.settings import settings
-from stepmark.show.text import indices
+from stepmark.words import indices
 
 _PUBLISHED = PublishedTable.read(
     "Who&When as published (%)",

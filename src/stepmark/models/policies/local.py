@@ -22,9 +22,9 @@ from stepmark.backends import (
 from stepmark.errors import CheckpointError, InputError, MissingExtraError, TooLongError, UsageError
 from stepmark.models.encoding import PromptEncoder
 from stepmark.models.identity import CheckpointFiles, named, tensors_fingerprint
+from stepmark.models.packed_tree import Ints, pack, passes
 from stepmark.models.prm import PromptTokens
-from stepmark.models.tree import Ints, pack, passes
-from stepmark.show.text import amount
+from stepmark.words import amount
 
 try:
     import torch
@@ -36,7 +36,7 @@ try:
     from stepmark.models.files import present, read_object
     from stepmark.models.placement import load_placed
     from stepmark.models.places import adapter_base, built_in, find_checkpoint
-    from stepmark.models.policies.rows import CachedRows, KeyValueRows, PlannedRows, last_only
+    from stepmark.models.policies.cached_rows import CachedRows, KeyValueRows, PlannedRows, last_only
     from stepmark.models.quantized import elements, weights_of
 except ModuleNotFoundError:
     raise MissingExtraError(
@@ -73,8 +73,8 @@ class SampleRow:
     logprob: float = 0.0
     text: str = ""
     finish: Finish | None = None
-    kept: bool = False
-    """Its keys and values were put by."""
+    stored: bool = False
+    """Whether its keys and values are in the cache."""
 
     def written(self) -> Completion:
         """It, finished."""
@@ -392,10 +392,10 @@ class LocalPolicy(BatchPolicy):
             prompts.setdefault(row.index, len(prompts))
         first = {row.index: row.prompt for row in rows}
         texts = [first[index] for index in prompts]
-        kept = None if self._kept is None else self._kept.begin(texts, self.read)
+        cached = None if self._kept is None else self._kept.begin(texts, self.read)
         batch: KeyValueRows
-        if kept is not None:
-            batch, texts = kept, [text[-1:] for text in texts]
+        if cached is not None:
+            batch, texts = cached, [text[-1:] for text in texts]
         else:
             batch = CachedRows(self._model) if self._no_plan else PlannedRows(self._model)
             self.read.computed += sum(map(len, texts))
@@ -407,13 +407,13 @@ class LocalPolicy(BatchPolicy):
             logits = logits[starts]
             while True:
                 self._draw(logits.float().log_softmax(-1), rows)
-                if kept is not None:
+                if cached is not None:
                     assert self._kept is not None
                     for place, row in enumerate(rows):
-                        if row.finish is not None and not row.kept:
-                            row.kept = True
+                        if row.finish is not None and not row.stored:
+                            row.stored = True
                             # The last token that was written has not been read.
-                            self._kept.keep([*row.prompt, *row.new[:-1]], kept, place, len(row.prompt) - 1)
+                            self._kept.keep([*row.prompt, *row.new[:-1]], cached, place, len(row.prompt) - 1)
                 going = [place for place, row in enumerate(rows) if row.finish is None]
                 if not going:
                     return

@@ -36,8 +36,8 @@ from stepmark.backends import (
 from stepmark.errors import BackendError, CheckpointError, InputError, StepmarkError, TooLongError, UsageError
 from stepmark.models.encoding import PromptEncoder
 from stepmark.models.files import CONFIGURATION, folder_of_name
-from stepmark.models.http import AGAIN, Closing, DeclinedError, GarbageError, Patience, Server
-from stepmark.show.text import amount
+from stepmark.models.http import AGAIN, Closing, DeclinedError, GarbageError, Patience, Server, usage_of
+from stepmark.words import amount
 
 Asked = TypeVar("Asked")
 Answered = TypeVar("Answered")
@@ -360,14 +360,6 @@ def choices_of(data: Data) -> list[Data]:
     if not isinstance(choices, list) or not choices or not all(isinstance(c, dict) for c in choices):
         raise GarbageError(f"expected a list of choices, found {str(choices)[:80]}")
     return choices
-
-
-def usage_of(data: Data, *path: str) -> int | None:
-    """A count of `usage`, such as `prompt_tokens`; None when the server does not count."""
-    count = data.get("usage")
-    for field in path:
-        count = count.get(field) if isinstance(count, dict) else None
-    return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else None
 
 
 def _written(data: Data, *, stop: Sequence[str], chat: bool) -> tuple[list[Completion], int]:

@@ -39,7 +39,6 @@ Timeout = Annotated[float, Field(gt=0, le=MOST_SECONDS)]
 NotBlank = Annotated[Text, Field(pattern=r"\S")]
 Texts = Annotated[list[Text], Field(fail_fast=True)]
 Limit = Annotated[int, Field(ge=1)]
-UNKNOWN_LIMIT = 2**31
 
 
 def examples(*rows: dict[str, Any]) -> ConfigDict:
@@ -55,7 +54,7 @@ class Request(BaseModel):
     )
 
 
-class Answer(BaseModel):
+class Response(BaseModel):
     """Base of all answers."""
 
     model_config = ConfigDict(
@@ -108,7 +107,7 @@ class _Solutions(SolutionToScore):
     """A single solution's problem, with its `steps` or `solution`."""
 
 
-class ScoreRequest(_Grading, _Solutions):  # the fields of the last base come first
+class ScoreSolutionsRequest(_Grading, _Solutions):  # the fields of the last base come first
     """Solutions to score: many under `solutions`, or the fields of a single one beside the settings."""
 
     model_config = examples(
@@ -203,7 +202,18 @@ def _several(value: Any) -> Any:
 Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1, fail_fast=True)]
 
 
-class PoolingRequest(Request):
+class _TokensRequest(Request):
+    model: str | None = None
+    """The served model's name. Default: the one that is served."""
+    use_activation: bool | None = None
+    """Probabilities (true, the default) or the head's raw logits (false)."""
+    user: str | None = None
+    """Ignored."""
+    timeout: Timeout | None = None
+    """Seconds until the answer is no longer wanted (504 afterwards)."""
+
+
+class PoolingRequest(_TokensRequest):
     """vLLM's request for the rows of a token classifier's head. It is for clients that have the tokenizer; others use /v1/score."""
 
     model_config = examples(
@@ -217,21 +227,26 @@ class PoolingRequest(Request):
 
     input: Annotated[list[Tokens], BeforeValidator(_several)] = Field(min_length=1, fail_fast=True)
     """Token ids of several sequences, or of a single one."""
-    model: str | None = None
-    """The served model's name. Default: the one that is served."""
     task: Literal["token_classify"] | None = None
     """The only task there is: a row of the head at each step mark."""
-    use_activation: bool | None = None
-    """Probabilities (true, the default) or the head's raw logits (false)."""
     encoding_format: Literal["float"] | None = None
     """Numbers as JSON has them."""
-    user: str | None = None
-    """Ignored."""
-    timeout: Timeout | None = None
-    """Seconds until the answer is no longer wanted (504 afterwards)."""
 
 
-class ErrorBody(Answer):
+def _texts(value: Any) -> Any:
+    return [value] if isinstance(value, str) else _several(value)
+
+
+class ClassifyRequest(_TokensRequest):
+    """vLLM's request for the probabilities of a classifier at the last token, such as the client of OpenHands' critic sends."""
+
+    model_config = examples({"model": "my-critic", "input": "<|im_start|>user\nFix f.<|im_end|>\n"})
+
+    input: Annotated[list[NotBlank | Tokens], BeforeValidator(_texts)] = Field(min_length=1, fail_fast=True)
+    """Texts (with their control tokens) or token ids: several, or a single one."""
+
+
+class ErrorBody(Response):
     """What is wrong, and what to do."""
 
     type: str
@@ -244,13 +259,13 @@ class ErrorBody(Answer):
     """Your `id` of the solution that it is about, where it has one."""
 
 
-class ErrorAnswer(Answer):
+class ErrorResponse(Response):
     """The body of every answer whose status is 400 or more."""
 
     error: ErrorBody
 
 
-class FindingBody(Answer):
+class FindingBody(Response):
     """A step that an exact check proves to be wrong."""
 
     step: int = Field(ge=0)
@@ -267,7 +282,7 @@ class FindingBody(Answer):
     """Where it ends."""
 
 
-class Result(Answer):
+class ScoredSolution(Response):
     """The scores of one solution, or the error that prevented them."""
 
     index: int = Field(ge=0)
@@ -302,7 +317,7 @@ class Result(Answer):
     """Why there are no scores; the other fields are then absent, except index and id."""
 
 
-class Usage(Answer):
+class Usage(Response):
     """What the request was."""
 
     solutions: int
@@ -313,7 +328,7 @@ class Usage(Answer):
     """Tokens of them all, each read alone; null when the PRM does not count. How many were computed is in /metrics."""
 
 
-class _Graded(Answer):
+class _Graded(Response):
     model: str
     """The served model's name."""
     score_kind: ScoreKind
@@ -327,24 +342,24 @@ class _Graded(Answer):
     usage: Usage
 
 
-class ScoreAnswer(_Graded):
+class ScoreResponse(_Graded):
     """One result a solution, in the order of the request."""
 
     object: Literal["scores"] = "scores"
-    results: list[Result]
+    results: list[ScoredSolution]
     """As many as solutions, in their order."""
 
 
-class RankAnswer(_Graded):
+class RankResponse(_Graded):
     """The solutions, best first."""
 
     object: Literal["ranking"] = "ranking"
-    results: list[Result]
+    results: list[ScoredSolution]
     """By score, the highest first, equal ones by index; then those without a score, then those of which a check proves a step to be
     wrong, then those with an error."""
 
 
-class ConversationRewards(Answer):
+class ConversationRewards(Response):
     """The rewards of a conversation."""
 
     index: int = Field(ge=0)
@@ -359,7 +374,7 @@ class ConversationRewards(Answer):
     """With masks, one number a token: a reward at its turn's last token, an advantage at all tokens of its turn."""
 
 
-class RewardsAnswer(Answer):
+class RewardsResponse(Response):
     """One result a conversation, in the order of the request."""
 
     object: Literal["rewards"] = "rewards"
@@ -368,7 +383,7 @@ class RewardsAnswer(Answer):
     results: list[ConversationRewards]
 
 
-class PoolingRows(Answer):
+class PoolingRows(Response):
     """The rows of one sequence."""
 
     index: int = Field(ge=0)
@@ -378,7 +393,20 @@ class PoolingRows(Answer):
     """One row a step mark in the sequence, in order; one number a class."""
 
 
-class PoolingUsage(Answer):
+class ClassifyRow(Response):
+    """The probabilities of one sequence."""
+
+    index: int = Field(ge=0)
+    """Which sequence of the request, from 0."""
+    label: str
+    """The label with the highest probability."""
+    probs: list[float]
+    """One a label."""
+    num_classes: int
+    """How many labels there are."""
+
+
+class PoolingUsage(Response):
     """Tokens of the request."""
 
     prompt_tokens: int
@@ -389,9 +417,7 @@ class PoolingUsage(Answer):
     """None are written."""
 
 
-class PoolingAnswer(Answer):
-    """Rows of the head, in vLLM's shape."""
-
+class _ListResponse(Response):
     id: str
     """A name of this answer."""
     object: Literal["list"] = "list"
@@ -399,12 +425,24 @@ class PoolingAnswer(Answer):
     """Unix time in seconds."""
     model: str
     """The served model's name."""
-    data: list[PoolingRows]
-    """One entry a sequence."""
     usage: PoolingUsage
 
 
-class PRMFacts(Answer):
+class PoolingResponse(_ListResponse):
+    """Rows of the head, in vLLM's shape."""
+
+    data: list[PoolingRows]
+    """One entry a sequence."""
+
+
+class ClassifyResponse(_ListResponse):
+    """Probabilities at the last token, in vLLM's shape."""
+
+    data: list[ClassifyRow]
+    """One entry a sequence."""
+
+
+class PRMFacts(Response):
     """What a client must know of the PRM."""
 
     version: str
@@ -419,21 +457,17 @@ class PRMFacts(Answer):
     """Under it a step is an error unless a request says otherwise; null: scores have no such point."""
     default_checks: str = "none"
     """Exact checks that run beside the PRM unless a request says otherwise: all, none, or names with commas between them."""
-    family: str | None = None
-    """How the checkpoint is read; null for PRMs that are no checkpoint."""
     max_tokens: int | None = None
     """The most that the PRM reads of one solution; null: unknown, or unlimited."""
     prefix_cache: bool = False
     """Whether a prefix that was read before is not computed again; false: the whole prefix for each step."""
     pooling: bool
-    """Whether /pooling is answered."""
-    max_solutions: Limit = UNKNOWN_LIMIT
+    """Whether /pooling and /classify are answered."""
+    max_solutions: Limit = 2**31
     """Solutions in one request."""
-    max_body: Limit = UNKNOWN_LIMIT
-    """Bytes in one request."""
 
 
-class ModelEntry(Answer):
+class ModelEntry(Response):
     """A served model, in OpenAI's shape with an object of ours."""
 
     id: str
@@ -448,7 +482,7 @@ class ModelEntry(Answer):
     """Facts of a PRM; absent of a chat model."""
 
 
-class ModelsAnswer(Answer):
+class ModelsResponse(Response):
     """The models that are served."""
 
     object: Literal["list"] = "list"
@@ -456,7 +490,7 @@ class ModelsAnswer(Answer):
     """One entry a model."""
 
 
-class StatusAnswer(Answer):
+class StatusResponse(Response):
     """What state the server is in."""
 
     status: Literal["ok"]

@@ -18,12 +18,11 @@ from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import InputError, UsageError
 from stepmark.models.prm import PRM
 from stepmark.records import Refusal, Solution, StepScores
-from stepmark.rl.adapters.completions import check_credit
-from stepmark.rl.adapters.turns import turn_spans
+from stepmark.rl.adapters.rating import check_credit, turn_spans
 from stepmark.rl.batch import Batch
 from stepmark.rl.credit import Credit
-from stepmark.rl.credit.methods import check_kind, load_credit
-from stepmark.show.text import amount
+from stepmark.rl.credit.assignment import check_kind, load_credit
+from stepmark.words import amount
 
 Message = Mapping[str, Any]
 Span = tuple[int, int]
@@ -83,7 +82,11 @@ def turn_rewards(
     if tokenizer is not None and masks is not None:
         raise UsageError("expected a `tokenizer` or `masks`, found both")
     turns = [read_turns(conversation, at, reasoning) for at, conversation in enumerate(messages)]
-    results = None if prm is None else list(prm.score_many((one.solution for one in turns), keep_going=True))
+    results = (
+        None
+        if prm is None
+        else list(prm.score_many((conversation.solution for conversation in turns), keep_going=True))
+    )
     rewards = rewarded(turns, results, prm, outcome=outcome, credit=credit, groups=groups, masks=masks)
     if tokenizer is None:
         return rewards
@@ -122,14 +125,16 @@ def rewarded(
         if value is not None and not math.isfinite(value):
             raise InputError(f"expected a finite number or None, found {value!r}", field=f"outcome[{at}]")
     scores: list[list[float | None]] = []
-    for at, one in enumerate(turns):
+    for at, conversation in enumerate(turns):
         result = None if results is None else results[at]
-        scores.append([*result.scores] if isinstance(result, StepScores) else [None] * len(one.places))
+        scores.append(
+            [*result.scores] if isinstance(result, StepScores) else [None] * len(conversation.places)
+        )
     refused = [result.error.message if isinstance(result, Refusal) else None for result in results or ()]
     outcomes = list(outcome) if outcome is not None else [0.0] * len(turns)
     if credit is None:
         earned: list[list[float | None]] = (
-            scores if results is not None else [[0.0] * len(one) for one in scores]
+            scores if results is not None else [[0.0] * len(row_scores) for row_scores in scores]
         )
         numbers = [_with_outcome(*both) for both in zip(earned, outcomes, strict=True)]
     else:
@@ -137,14 +142,18 @@ def rewarded(
         check_credit(method, prm=results is not None)
         if prm is not None:
             check_kind(method, prm.score_kind, prm=prm.name)
-        group = [one.solution.problem.text for one in turns] if groups is None else list(groups)
+        group = (
+            [conversation.solution.problem.text for conversation in turns] if groups is None else list(groups)
+        )
         numbers = _advantages(scores, outcomes, group, method, asked=results is not None)
     rewards = []
-    for at, (one, number, score) in enumerate(zip(turns, numbers, scores, strict=True)):
+    for at, (conversation, number, score) in enumerate(zip(turns, numbers, scores, strict=True)):
         why = refused[at] if refused else None
-        reward = TurnRewards(turns=one.by_message(number), scores=one.by_message(score), refused=why)
+        reward = TurnRewards(
+            turns=conversation.by_message(number), scores=conversation.by_message(score), refused=why
+        )
         if masks is not None:
-            spans = _spans_of(masks[at], one, at)
+            spans = _spans_of(masks[at], conversation, at)
             reward = _over_tokens(reward, spans, len(masks[at]), spread=credit is not None)
         rewards.append(reward)
     return rewards
@@ -201,7 +210,7 @@ def _advantages(
     """The credit of each conversation's steps, of which each is a token; None for one without an outcome or alone in its group."""
     sizes = Counter(group for group, outcome in zip(groups, outcomes, strict=True) if outcome is not None)
     rows = [row for row, outcome in enumerate(outcomes) if outcome is not None and sizes[groups[row]] > 1]
-    numbers: list[list[float | None]] = [[None] * len(one) for one in scores]
+    numbers: list[list[float | None]] = [[None] * len(row_scores) for row_scores in scores]
     if not rows:
         return numbers
     known = {group: number for number, group in enumerate(dict.fromkeys(groups))}

@@ -14,10 +14,9 @@ from typing import Any
 
 from stepmark.errors import MissingExtraError, UsageError
 from stepmark.models.prm import PRM
-from stepmark.rl.adapters.completions import CARRIED, estimator, figures, problem_of, row_of
-from stepmark.rl.adapters.turns import rate_turns
+from stepmark.rl.adapters.rating import CARRIED, estimator, figures, problem_of, rate_turns, row_of
 from stepmark.rl.credit import Credit
-from stepmark.rl.credit.methods import CREDITS
+from stepmark.rl.credit.assignment import CREDITS
 
 try:
     from skyrl.backends.skyrl_train.utils.ppo_utils import register_advantage_estimator
@@ -26,7 +25,7 @@ except ImportError as error:
     raise MissingExtraError(f"this adapter needs SkyRL (pip install skyrl==0.3.0): {error}") from error
 
 
-class TurnRewards(GeneratorInterface):  # type: ignore[misc]
+class TurnRewardGenerator(GeneratorInterface):  # type: ignore[misc]
     """A generator whose trajectories have a reward for each turn, by a PRM, beside their own outcome.
 
     The outcome is the sum of the inner generator's rewards of a trajectory. In evaluation, and for trajectories that the PRM cannot read, there are no turn

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from stepmark.errors import MissingExtraError
 from stepmark.models.prm import PRM
-from stepmark.rl.adapters import completions as rows
-from stepmark.rl.adapters.turns import rate_turns
+from stepmark.rl.adapters import rating as rows
+from stepmark.rl.adapters.rating import rate_turns
 from stepmark.rl.credit import Credit
-from stepmark.rl.credit.methods import check_kind
+from stepmark.rl.credit.assignment import check_kind
 
 try:
     from accelerate.utils import gather_object

@@ -32,7 +32,7 @@ def turn_scores(traces: Sequence[Any], prm: PRM) -> list[tuple[float, ...] | Non
     Raises:
         InputError: a trace in which the model wrote nothing.
     """
-    found: list[dict[int, float] | None] = [{} for _ in traces]
+    by_node: list[dict[int, float] | None] = [{} for _ in traces]
     branches: list[tuple[int, list[int | None], Solution]] = []
     for row, trace in enumerate(traces):
         place = {id(node): number for number, node in enumerate(trace.nodes)}
@@ -41,7 +41,7 @@ def turn_scores(traces: Sequence[Any], prm: PRM) -> list[tuple[float, ...] | Non
             try:
                 problem, cut = read_messages([_chat(m) for m in branch.messages], where=where, how="agent")
             except InputError:  # a policy that writes an empty turn must not end its training
-                found[row] = None
+                by_node[row] = None
                 continue
             turns = [
                 place[id(node)] if node.sampled else None
@@ -51,16 +51,16 @@ def turn_scores(traces: Sequence[Any], prm: PRM) -> list[tuple[float, ...] | Non
             branches.append((row, turns, Solution(problem=problem, steps=tuple(cut.steps))))
     results = prm.score_many((solution for *_, solution in branches), keep_going=True)
     for (row, turns, _), result in zip(branches, results, strict=True):
-        known = found[row]
+        known = by_node[row]
         if isinstance(result, Refusal) or None in result.scores or known is None:
-            found[row] = None
+            by_node[row] = None
             continue
         for node, score in zip(turns, result.scores, strict=True):
             if node is not None and score is not None:
                 known.setdefault(node, score)
-    if any(known == {} for known in found):
+    if any(known == {} for known in by_node):
         raise InputError("expected a turn that the model wrote in every trace, found none in one")
-    return [None if known is None else tuple(known[node] for node in sorted(known)) for known in found]
+    return [None if known is None else tuple(known[node] for node in sorted(known)) for known in by_node]
 
 
 def _chat(message: Any) -> dict[str, Any]:

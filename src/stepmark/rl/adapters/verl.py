@@ -19,10 +19,17 @@ import torch
 
 from stepmark.errors import MissingExtraError, UsageError
 from stepmark.models.load import load_prm
-from stepmark.rl.adapters.completions import CARRIED, estimator, problem_of, rate, row_of, solution_scores
-from stepmark.rl.adapters.turns import rate_turns
+from stepmark.rl.adapters.rating import (
+    CARRIED,
+    estimator,
+    problem_of,
+    rate,
+    rate_turns,
+    row_of,
+    solution_scores,
+)
 from stepmark.rl.credit import Credit
-from stepmark.rl.credit.methods import CREDITS
+from stepmark.rl.credit.assignment import CREDITS
 from stepmark.rl.rewarding import RewardedCompletion
 
 try:

@@ -63,9 +63,9 @@ def normalised(
     """
     flat = values if values.ndim == 2 else values[:, None]
     counted = (among if among.ndim == 2 else among[:, None]).to(values.dtype)
-    kept = torch.where(counted > 0, flat, 0.0)
+    counted_values = torch.where(counted > 0, flat, 0.0)
     count = group_sum(counted.sum(-1), groups).clamp_min(1)
-    mean = (group_sum(kept.sum(-1), groups) / count)[:, None]
+    mean = (group_sum(counted_values.sum(-1), groups) / count)[:, None]
     centred = (flat - mean) * counted
     centred = torch.where(counted > 0, centred, 0.0)
     if scale:
@@ -96,9 +96,9 @@ def to_go(rewards: Tensor, *, gamma: float = 1.0) -> Tensor:
 
 def at_step_ends(step_values: Tensor, step_ends: Tensor, tokens: int) -> Tensor:
     """(B, T): each step's value at its last token, 0 elsewhere."""
-    here = step_ends >= 0
+    present = step_ends >= 0
     out = torch.zeros(len(step_ends), tokens, dtype=step_values.dtype, device=step_values.device)
-    return out.scatter_add(1, step_ends.clamp_min(0), torch.where(here, step_values, 0.0))
+    return out.scatter_add(1, step_ends.clamp_min(0), torch.where(present, step_values, 0.0))
 
 
 def over_step_tokens(step_values: Tensor, step_of: Tensor) -> Tensor:
@@ -185,12 +185,12 @@ def gae(
     follow = torch.zeros_like(rewards[:, 0]) if rewards.shape[1] else rewards.sum(-1)
     ahead = torch.zeros_like(follow)
     for place in range(rewards.shape[1] - 1, -1, -1):
-        here = mask[:, place]
+        valid = mask[:, place]
         delta = rewards[:, place] + gamma * ahead - values[:, place]
         advantage = delta + gamma * lam * follow
-        out[:, place] = torch.where(here, advantage, 0.0)
-        follow = torch.where(here, advantage, follow)
-        ahead = torch.where(here, values[:, place], ahead)
+        out[:, place] = torch.where(valid, advantage, 0.0)
+        follow = torch.where(valid, advantage, follow)
+        ahead = torch.where(valid, values[:, place], ahead)
     return out, torch.where(mask, out + values, 0.0)
 
 

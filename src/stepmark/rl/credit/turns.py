@@ -32,7 +32,7 @@ class Turns:
 
     rewards: Tensor
     """(B, K) float: of each turn, without the outcome; what stands behind the last turn is not read."""
-    taken: Tensor
+    present: Tensor
     """(B, K) bool: which turns there are; True up to the last, then False."""
     outcome: Tensor
     """(B,) float: of the whole conversation."""
@@ -42,7 +42,7 @@ class Turns:
     def __post_init__(self) -> None:
         rows = len(self.outcome)
         for name, tensor, shape in (
-            ("taken", self.taken, self.rewards.shape),
+            ("present", self.present, self.rewards.shape),
             ("rewards", self.rewards, (rows, *self.rewards.shape[1:])),
             ("groups", self.groups, (rows,)),
         ):
@@ -55,12 +55,12 @@ class Turns:
                 f"expected rewards of at least one turn, (B, K), found {tuple(self.rewards.shape)}",
                 field="rewards",
             )
-        gap = (self.taken[:, 1:] & ~self.taken[:, :-1]).any(-1) | ~self.taken[:, 0]
-        bad = ~torch.isfinite(self.outcome) | (self.taken & ~torch.isfinite(self.rewards)).any(-1)
+        gap = (self.present[:, 1:] & ~self.present[:, :-1]).any(-1) | ~self.present[:, 0]
+        bad = ~torch.isfinite(self.outcome) | (self.present & ~torch.isfinite(self.rewards)).any(-1)
         if gap.any():
             row = int(torch.nonzero(gap)[0])
             raise InputError(
-                "expected at least one turn, and none after the last", where=f"row {row}", field="taken"
+                "expected at least one turn, and none after the last", where=f"row {row}", field="present"
             )
         if bad.any():
             row = int(torch.nonzero(bad)[0])
@@ -69,13 +69,13 @@ class Turns:
     @property
     def known(self) -> Tensor:
         """(B, K): the rewards, 0 behind the last turn."""
-        return torch.where(self.taken, self.rewards, 0.0)
+        return torch.where(self.present, self.rewards, 0.0)
 
     def returns(self, *, gamma: float = 1.0) -> Tensor:
         """(B, K): what each turn and those after it earn, discounted by turn; the outcome is earned by the last turn."""
-        last = self.taken & ~torch.nn.functional.pad(self.taken[:, 1:], (0, 1))
+        last = self.present & ~torch.nn.functional.pad(self.present[:, 1:], (0, 1))
         earned = self.known + torch.where(last, self.outcome[:, None], 0.0)
-        return torch.where(self.taken, to_go(earned, gamma=gamma), 0.0)
+        return torch.where(self.present, to_go(earned, gamma=gamma), 0.0)
 
 
 def outcome_broadcast(turns: Turns, *, scale: bool = True) -> Tensor:
@@ -85,7 +85,7 @@ def outcome_broadcast(turns: Turns, *, scale: bool = True) -> Tensor:
     """
     among = torch.ones_like(turns.outcome, dtype=torch.bool)
     advantage = normalised(turns.outcome, turns.groups, among, scale=scale)
-    return torch.where(turns.taken, advantage[:, None], 0.0)
+    return torch.where(turns.present, advantage[:, None], 0.0)
 
 
 def discounted(turns: Turns, *, gamma: float = 0.95, scale: bool = True) -> Tensor:
@@ -93,7 +93,7 @@ def discounted(turns: Turns, *, gamma: float = 0.95, scale: bool = True) -> Tens
 
     Turns of different places share one baseline, so early turns look good where rewards come late and gamma is 1.
     """
-    return normalised(turns.returns(gamma=gamma), turns.groups, turns.taken, scale=scale)
+    return normalised(turns.returns(gamma=gamma), turns.groups, turns.present, scale=scale)
 
 
 def mt_grpo(turns: Turns, *, coefficient: float = 1.0, scale: bool = True) -> Tensor:
@@ -103,7 +103,7 @@ def mt_grpo(turns: Turns, *, coefficient: float = 1.0, scale: bool = True) -> Te
     epsilon is added to the deviation (theirs: 1e-4). A conversation of one turn has no turn reward; theirs then normalises the sum of both
     rewards. What later turns earn is not credited to earlier ones, so no baseline depends on the end.
     """
-    inner = turns.taken & torch.nn.functional.pad(turns.taken[:, 1:], (0, 1))
+    inner = turns.present & torch.nn.functional.pad(turns.present[:, 1:], (0, 1))
     own = _by_index(turns.known, turns, inner, scale=scale)
     return outcome_broadcast(turns, scale=scale) + coefficient * own
 

@@ -28,7 +28,7 @@ OBJECTIVES = Registry(
     },
     setting="objective",
     call="fit",
-    wanted="a frozen dataclass with a name and the methods of stepmark.training.objectives.base.Objective (or derived from StepObjective there)",
+    expected="a frozen dataclass with a name and the methods of stepmark.training.objectives.base.Objective (or derived from StepObjective there)",
     page="training.md",
 )
 """Name: the frozen dataclass of its settings. "package.module:Class" names one of your own."""

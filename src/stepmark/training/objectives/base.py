@@ -22,13 +22,13 @@ from torch import Tensor
 from stepmark.errors import UsageError
 from stepmark.models.generative import CriticSpec
 from stepmark.models.heads import new_head
+from stepmark.models.packed_tree import Ints
 from stepmark.models.spec import Layout, LinearHead, Readout, ScoringSpec, TokenHead
-from stepmark.models.tree import Ints
 from stepmark.settings import settings
 from stepmark.training.examples import Dropped, Example, Target
-from stepmark.training.items import TrainingItem, TreeRow, items_of
 from stepmark.training.logprobs import token_logprobs
 from stepmark.training.net import Net
+from stepmark.training.packing import TrainingItem, TreeRow, items_of
 
 Tokens = Literal["arithmetic", "quantities", "all"]
 """Which tokens of right steps are fitted."""

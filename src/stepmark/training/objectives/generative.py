@@ -34,14 +34,14 @@ from stepmark.labels.judge import place_named, verdict_named
 from stepmark.models.critics import GenPRM, Lesson, ThinkPRM, refuse_markers
 from stepmark.models.encoding import PromptEncoder
 from stepmark.models.generative import CriticSpec, Settings, check, context_of
+from stepmark.models.packed_tree import Ints, pack
 from stepmark.models.spec import Layout
-from stepmark.models.tree import Ints, pack
 from stepmark.settings import settings
 from stepmark.training.examples import Dropped, Example, known_value
-from stepmark.training.items import TrainingItem, TreeRow, cut, kind_of
 from stepmark.training.logprobs import answer_tokens, token_logprobs
 from stepmark.training.net import Net
 from stepmark.training.objectives.base import Fitted
+from stepmark.training.packing import TrainingItem, TreeRow, cut, kind_of
 from stepmark.verifiers.finder import find_answer
 
 WHOLE = "critiques of a whole solution, where this critic writes of one step (label with --ask steps)"
@@ -230,7 +230,7 @@ class Generative:
                 share = 1.0 if self.weighting == "token" else 1.0 / sum(len(new) for _, new in texts)
                 for before, new in texts:
                     results.append((np.asarray(before + new, dtype=np.int64), len(before), share, example))
-        results.sort(key=lambda one: one[0].tolist())
+        results.sort(key=lambda result: result[0].tolist())
         for start, end in cut([ids for ids, *_ in results], [result[3] for result in results], budget):
             yield _item(results[start:end])
 
@@ -251,24 +251,24 @@ class Generative:
             return
         history: list[str] = []
         for step, critiques in enumerate(by_step):
-            kept: list[Lesson] = []
+            accepted: list[Lesson] = []
             for critique in critiques:
                 why, lesson = self._lesson(example, step, critique, tuple(history))
                 if lesson is None:
                     dropped.note(why, example.where)
                 else:
-                    kept.append(lesson)
-            yield from kept
+                    accepted.append(lesson)
+            yield from accepted
             if isinstance(critic, GenPRM):
-                if not kept and critic.mode == "direct":
+                if not accepted and critic.mode == "direct":
                     # Nobody judged it, and a later step is only judged where this one is no error.
                     history.append(critic.judged(True))
                     continue
-                if not kept:
+                if not accepted:
                     remaining = sum(map(len, by_step[step + 1 :]))
                     dropped.note("critiques after a step that has none to be kept", example.where, remaining)
                     return
-                history.append(kept[0].reply)
+                history.append(accepted[0].reply)
 
     def _critiques(self, example: Example, dropped: Dropped) -> tuple[tuple[str, ...], ...]:
         """One list a step, in the critic's own format."""
@@ -304,9 +304,9 @@ class Generative:
         if truth is None:
             return "critiques of steps without a label", None
         on_the_way = (
-            said == known
-            for i, said in enumerate(lesson.said)
-            if said is not None and (known := self._truth(example, i, whole=False)) is not None
+            verdict == known
+            for i, verdict in enumerate(lesson.step_verdicts)
+            if verdict is not None and (known := self._truth(example, i, whole=False)) is not None
         )
         if lesson.verdict != truth or not all(on_the_way):
             return "critiques that contradict the labels", None

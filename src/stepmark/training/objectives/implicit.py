@@ -29,10 +29,10 @@ from stepmark.models.heads import output_rows
 from stepmark.models.spec import ChatLayout, Layout, LogRatioHead, Readout, ScoringSpec, TextLayout
 from stepmark.settings import settings
 from stepmark.training.examples import Dropped, Example
-from stepmark.training.items import TrainingItem, items_of
 from stepmark.training.logprobs import answer_tokens, token_logprobs
 from stepmark.training.net import Net, hidden_states
 from stepmark.training.objectives.base import Fitted
+from stepmark.training.packing import TrainingItem, items_of
 
 Floats = npt.NDArray[np.float32]
 

@@ -26,8 +26,8 @@ from stepmark.errors import SettingError
 from stepmark.records import CheckName, Finding, Solution
 from stepmark.verifiers.checks.algebra import false_identities, lost_solutions
 from stepmark.verifiers.checks.answer import final_answer
+from stepmark.verifiers.checks.claims import Claim, unit_claims, word_claims
 from stepmark.verifiers.checks.equations import Equation, calculations, equations
-from stepmark.verifiers.checks.words import Claim, unit_claims, word_claims
 
 __all__ = ["CHECKS", "CheckName", "Finding", "check", "check_names", "check_solution"]
 

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
+from stepmark.verifiers.checks.claims import Claim
 from stepmark.verifiers.checks.equations import Equation, computes, differ, doubted, is_modular, shown
 from stepmark.verifiers.checks.expressions import Token, word_set
 from stepmark.verifiers.checks.polynomials import (
@@ -25,7 +26,6 @@ from stepmark.verifiers.checks.polynomials import (
     common_roots,
     multiply,
 )
-from stepmark.verifiers.checks.words import Claim
 
 # --- two forms of one expression ----------------------------------------------------------------------------------------
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
+from stepmark.verifiers.checks.claims import Claim, number, undressed
 from stepmark.verifiers.checks.equations import differ
-from stepmark.verifiers.checks.words import Claim, number, undressed
 
 _N = r"-?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,15})(?:\.[0-9]{1,9})?"
 _FINAL = re.compile(

@@ -358,10 +358,10 @@ def is_modular(text: str) -> bool:
 
 def _measured(equation: Equation) -> dict[str, Unit]:
     """The units of measure in a calculation, by their names."""
-    found = {
+    by_word = {
         word: unit_of(word) for words in equation.units for word in words if len(word) > 1 and word != "in"
     }
-    return {unit.name: unit for unit in found.values() if unit is not None}
+    return {unit.name: unit for unit in by_word.values() if unit is not None}
 
 
 def _judge(a: Sequence[Token], b: Sequence[Token], *, about: bool = False) -> tuple[Truth, str]:
