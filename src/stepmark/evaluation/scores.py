@@ -92,10 +92,6 @@ def grade_cases(
 ) -> None:
     """Score every case, one row each in `path`; a run that was stopped goes on with what the same command and settings (of the manifest) have
     scored of the same cases. `shown`: show the progress.
-
-    Raises:
-        UsageError: the part was made with other settings or by another PRM, or the path cannot be written.
-        BackendError: the PRM gave a wrong number of scores, or one out of its range.
     """
     about = {
         "score_kind": prm.score_kind,
@@ -137,11 +133,6 @@ def read_scores(path: str | Path, cases: Sequence[Case], *, model: str | None = 
             R-PRM's `{"idx", "scores": {"step_level_validity_scores": […]}}`.
         cases: what to join to.
         model: which model of a file that holds several.
-
-    Raises:
-        InputError: with `FILE:LINE`: a case without a row, an id that stands twice, not one score a step, a score out of range, rows of several PRMs
-            or kinds of score; every case was refused.
-        UsageError: several models and none named.
     """
     result = _joined(path, cases)
     missing = [case for case in cases if case.id not in result]
@@ -237,12 +228,7 @@ def _aggregate(rows: Sequence[Row]) -> str | None:
 
 
 def score_lengths(path: str | Path, *, model: str | None = None) -> dict[str, int]:
-    """How many scores a file has for each id; an id without a list of scores is left out.
-
-    Raises:
-        InputError: as `read_scores`.
-        UsageError: several models and none named.
-    """
+    """How many scores a file has for each id; an id without a list of scores is left out."""
     lengths = {}
     for id_, row in _by_id(read_rows(path)).items():
         scores = row.data.get("scores")
@@ -368,13 +354,7 @@ def wrong_count(case: Case, scores: int, where: str) -> InputError:
 
 
 def check_how(how: str | None, sheet: Sheet) -> str:
-    """The aggregate that stands for a solution: the one asked for, else the PRM's own, else "min".
-
-    Raises:
-        UnknownNameError: no such aggregate.
-        ScoreKindError: it means nothing for these scores.
-        UsageError: "sum-logit", which is no probability and may be infinite.
-    """
+    """The aggregate that stands for a solution: the one asked for, else the PRM's own, else "min"."""
     if how == "sum-logit":
         raise UsageError(
             "`aggregate` sum-logit is not on the scale of the scores and may be infinite; use product"
