@@ -229,7 +229,7 @@ def test_the_headline_names_the_best_way_and_its_lead_over_the_vote() -> None:
     prm = stepmark.ScriptedPRM({"one": 0.9, "two": 0.1, "three": 0.2, "four": 0.2})
     rows = rows_of_candidates(12, (True, False, False, False))
     result = stepmark.evaluate(BestOfNAccuracy(verifier="number"), prm, data=rows, resamples=100)
-    assert "highest product" in result.verdict and "+100.0 points" in result.verdict
+    assert "highest product" in result.verdict and "+100.0 over the majority vote" in result.verdict
     assert result.figures["held out/over majority/4"].value == 1.0
     # Half as many candidates and their grading cost as much as the vote.
     assert result.figures["over majority at equal tokens/best product/2"].value == pytest.approx(0.5)

@@ -349,11 +349,11 @@ def test_problems_of_the_group_that_are_measured_too_are_not_fitted_on():
     split = split_by(cases, group="a")
     assert split.roles == {"a1": None, "a2": FITTED, "b1": MEASURED}
     assert split.dropped == 1
-    with pytest.raises(UsageError, match="groups: a, b"):
+    with pytest.raises(UsageError, match="a, b"):
         split_by(cases, group="c")
-    with pytest.raises(UsageError, match="leaves nothing to fit on"):
+    with pytest.raises(UsageError, match="leaves nothing"):
         split_by(cases[::2], group="a")
-    with pytest.raises(UsageError, match="leaves nothing to measure on"):
+    with pytest.raises(UsageError, match="leaves nothing"):
         split_by(cases[:2], group="a")
 
 

@@ -124,7 +124,7 @@ def test_a_hacked_policy_shows_every_sign():
         "scores rise",
         "the median wrong answer scores higher",
         "more wrong answers pass the threshold",
-        "less well",
+        "AUC falls",
         "overconfident",
         "longer",
     ):

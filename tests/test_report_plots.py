@@ -120,23 +120,6 @@ def test_a_logarithmic_axis_has_equal_steps_for_equal_factors() -> None:
     assert {"1", "4", "16"} <= set(texts(plot))
 
 
-def test_the_diagonal_is_where_x_is_y() -> None:
-    plot = Lines(
-        title="",
-        x_label="x",
-        y_label="y",
-        series=(Series(name="", x=(0.0, 1.0), y=(0.25, 0.75)),),
-        diagonal=True,
-    )
-    path = element(plot, "diagonal").find(f"{SVG}path")
-    assert path is not None
-    x0, y0, x1, y1 = (float(part) for part in re.findall(r"[\d.]+", path.attrib["d"]))
-    (left, low), (right, high) = place(plot, "s0-0"), place(plot, "s0-1")
-    # On the scales that the two points set, the line's ends have the same value on both.
-    for x, y in ((x0, y0), (x1, y1)):
-        assert (x - left) / (right - left) == pytest.approx(0.25 + 0.5 * (y - low) / (high - low), abs=0.01)
-
-
 def test_bars_are_as_long_as_their_numbers() -> None:
     bars = [box(BARS, name) for name in ("s0-0", "s1-0", "s0-1")]
     forty, ten, twenty = (right - left for left, _, right, _ in bars)
@@ -241,7 +224,6 @@ def test_numbers_that_stand_together_are_written_alike() -> None:
     assert written(0.12345, -0.00001) == ["0.123", "0.000"]
     assert written(2500.0, 0.5) == ["2,500", "0"]
     assert written(0.00012, 0.0) == ["0.00012", "0"]
-    assert alike([0.123], 2)(0.123) == "0.12"
 
 
 # The file

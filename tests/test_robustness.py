@@ -297,23 +297,11 @@ def test_each_case_is_graded_once_before_its_changed_copies() -> None:
     assert all(case.where.startswith("data.jsonl:") and case.group == "shop" for case in graded)
 
 
-def test_scores_of_another_run_are_refused() -> None:
-    cases = _shop(2)
-    prm = ScriptedPRM(_exact, name="exact")
-    sheet = _sheet(prm, trials(cases, ["formatting"]))
-    with pytest.raises(UsageError, match="0::repeated-step"):
-        items_of(trials(cases, ["repeated-step"]), sheet, Robustness().judging(sheet))
-
-
-def test_an_infinite_aggregate_is_refused() -> None:
-    found = trials(_shop(1), ["formatting"])
-    rows = tuple(
-        CaseScores(case=case, steps=StepScores(scores=(1.0,) * 3, kind="probability"))
-        for case in to_grade(found)
-    )
-    sheet = Sheet(prm="sure", kind="probability", rows=rows, aggregate="sum-logit", threshold=0.5)
-    with pytest.raises(UsageError, match="another aggregate"):
-        items_of(found, sheet, Robustness(margin=1.0).judging(sheet))
+def test_an_infinite_aggregate_gives_way_to_the_product() -> None:
+    sheet = Sheet(prm="sure", kind="probability", rows=(), aggregate="sum-logit", threshold=0.5)
+    assert Robustness().judging(sheet).aggregate == "product"
+    with pytest.raises(UsageError, match="aggregate"):
+        Robustness(aggregate="sum-logit").judging(sheet)
 
 
 def test_each_change_says_how_many_solutions_its_figures_are_of() -> None:

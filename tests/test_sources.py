@@ -215,16 +215,17 @@ def test_trl(write):
     one, two = read_cases([path])
     assert (one.id, two.id) == ("data.jsonl:1", "mine")
     assert step_labels(one.labelled) == step_labels(two.labelled) == (1.0, 0.0)
+    # Shares of rollouts without their number: right where any of them succeeded.
+    (share,) = read_cases([write({**TRL, "labels": [0.5, 0.0]}, name="shares.jsonl")])
+    assert step_labels(share.labelled) == (1.0, 0.0)
 
 
 @pytest.mark.parametrize(
     ("labels", "said"),
     [
         ([True], "expected one label a completion (2), found 1"),
-        ([0.5, 1], "a share without its trials"),
-        ([2, 1], "expected 0 to 1, found 2"),
+        ([2, 1], "found 2"),
         (["a", 1], "expected true, false"),
-        (None, "found none"),
     ],
 )
 def test_labels_that_cannot_be(write, labels, said):

@@ -15,6 +15,7 @@ from stepmark.errors import UsageError
 from stepmark.metrics.first_error import FirstErrorAccuracy
 from stepmark.training.examples import Dropped
 from stepmark.training.measure import Measure, Trained
+from stepmark.training.parallel import ProcessGroup
 from stepmark.training.report import training_html
 from stepmark.training.run import ProgressLines, recorders, training_rows
 from stepmark.training.trainer import TrainerProgress
@@ -89,29 +90,71 @@ def progress(step, *, held_out=None):
 MEASURED = Measure(loss=0.4, labels=20, auc=0.9, first_error_f1=None, solutions=7)
 
 
-def test_wandb_is_told_every_step(monkeypatch):
-    told = []
+class Tracker(types.ModuleType):
+    """The package of a tracker, which keeps what it is sent."""
 
-    class Run:
-        def log(self, values, *, step):
-            told.append((step, values["train/loss"]))
+    def __init__(self, name):
+        super().__init__(name)
+        self.started, self.settings, self.logged, self.finished = {}, {}, [], False
+        self.config = types.SimpleNamespace(update=lambda values, **_: self.settings.update(values))
 
-        def finish(self):
-            told.append("finished")
+    def init(self, **started):
+        self.started = started
+        return self
 
-    wandb = types.ModuleType("wandb")
-    wandb.init = lambda **settings: told.append(settings) or Run()
-    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    def log(self, values, *, step):
+        self.logged.append((step, values["train/loss"]))
+
+    def finish(self):
+        self.finished = True
+
+
+@pytest.mark.parametrize("name", ["wandb", "trackio"])
+def test_every_step_is_sent_to_a_tracker(monkeypatch, name):
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    tracker = Tracker(name)
+    monkeypatch.setitem(sys.modules, name, tracker)
+    ProcessGroup("cpu")  # as a run has made: accelerate's trackers ask which process they are in
     with ExitStack() as closing:
-        (record,) = recorders(("wandb",), Path("mine"), {"rank": 4}, closing)
+        (record,) = recorders((name,), Path("mine"), {"rank": 4, "axes": ("a", "b")}, closing)
         record(progress(1))
         record(progress(2))
-    assert told == [
-        {"name": "mine", "config": {"rank": 4}, "resume": "allow"},
-        (1, 1.0),
-        (2, 0.5),
-        "finished",
-    ]
+        assert not tracker.finished
+    assert tracker.started == {"project": "stepmark", "name": "mine", "resume": "allow"}
+    assert tracker.settings == {"rank": 4, "axes": "('a', 'b')"}
+    assert tracker.logged == [(1, 1.0), (2, 0.5)]
+    assert tracker.finished
+
+
+def test_event_files_lie_beside_the_checkpoint(monkeypatch, tmp_path):
+    written = []
+
+    class SummaryWriter:
+        def __init__(self, folder):
+            written.append(Path(folder))
+
+        def add_hparams(self, values, metric_dict):
+            written.append(values)
+
+        def add_scalar(self, name, value, *, global_step):
+            if name == "train/loss":
+                written.append((global_step, value))
+
+        def flush(self):
+            pass
+
+        def close(self):
+            written.append("closed")
+
+    module = types.ModuleType("torch.utils.tensorboard")
+    module.SummaryWriter = SummaryWriter
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    monkeypatch.setattr("torch.utils.tensorboard", module, raising=False)
+    ProcessGroup("cpu")
+    with ExitStack() as closing:
+        (record,) = recorders(("tensorboard",), tmp_path / "mine", {"rank": 4}, closing)
+        record(progress(2))
+    assert written == [tmp_path / "mine.tensorboard", {"rank": 4}, (2, 0.5), "closed"]
 
 
 def test_the_page_of_a_run(tmp_path):

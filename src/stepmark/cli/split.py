@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from stepmark.cli import options as opt
-from stepmark.data.conversations import split_file
-from stepmark.data.steps.splitting import Segmentation
+from stepmark.data.conversations import read_messages
+from stepmark.data.reading import STDIO
+from stepmark.data.steps.splitting import Segmentation, check_way
+from stepmark.data.steps.splitting import split as split_text
+from stepmark.data.steps.thoughts import Reasoning
+from stepmark.errors import InputError, UsageError
 from stepmark.records import Step
 from stepmark.words import amount
 
@@ -36,13 +42,58 @@ def split_command(
         language: the language of code that does not name its own, for split code and auto.
         as_json: print one JSON object a step: text, start, lead, tail (and observation, for an agent's trace).
     """
-    segmentation = split_file(file, split=split, marker=marker, language=language, reasoning=reasoning)
+    segmentation = _segmentation(file, split, marker, language, reasoning)
     if as_json:
         for row in _rows(segmentation):
             print(json.dumps(row))
     else:
         _print(segmentation)
     return 0
+
+
+def _segmentation(
+    file: str, split: str, marker: str | None, language: str | None, reasoning: Reasoning
+) -> Segmentation:
+    """The steps of the one solution in a text file; with `split` agent, of the chat messages in a JSON file.
+
+    Raises:
+        InputError: the file is not UTF-8, not what the way needs, or blank.
+        UsageError: no such file, or a setting that cannot work.
+    """
+    check_way(split)
+    if split == "agent" and (marker or language):
+        setting = "marker" if marker else "language"
+        raise UsageError(f"an agent's trace is split at its turns: leave out `{setting}`")
+    if str(file).lower().endswith((".jsonl", ".jsonl.gz", ".json.gz")):
+        raise UsageError(
+            f"{file}: expected one solution as plain text, found a file of rows; `stepmark grade` reads rows and splits as it goes"
+        )
+    where = "standard input" if file == STDIO else str(file)
+    try:
+        data = sys.stdin.buffer.read() if file == STDIO else Path(file).read_bytes()
+        text = data.decode("utf-8-sig")  # a byte order mark is no part of the text
+        if split == "agent":
+            read = json.loads(text)
+            messages: Any = read.get("messages") if isinstance(read, dict) else read
+            return read_messages(messages, where=where, how="agent", reasoning=reasoning)[1]
+        return split_text(text, split, marker=marker, language=language, reasoning=reasoning)
+    except OSError as error:
+        raise UsageError(
+            f"{file}: {error.strerror or error}; expected a text file, or - for standard input"
+        ) from error
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"expected UTF-8, found byte 0x{data[error.start]:02x}; convert the file first",
+            where=f"{where}:{line}",
+        ) from None
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"expected chat messages as JSON, found something else ({error.msg})",
+            where=f"{where}:{error.lineno}",
+        ) from None
+    except InputError as error:
+        raise error.at(where) from None
 
 
 def _rows(segmentation: Segmentation) -> Iterator[dict[str, Any]]:

@@ -110,7 +110,7 @@ def train_command(
         settings: a field of the objective, as name=value; repeat for several.
         family: train in the prompt, layout and head of this published family (stepmark families). Default: a layout of stepmark's own.
         held_out_data: measure and calibrate on these rows instead of a share of the problems.
-        log: send figures to these too: tensorboard, wandb.
+        log: send figures to these too: tensorboard, wandb, trackio.
     """
     trained = train(
         file,

@@ -28,20 +28,16 @@ a line break. The text is for reading and grading, not for parsing: a content th
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from stepmark.data.json_rows import json_type
 from stepmark.data.messages import Chat, plain_messages, text_or_none
-from stepmark.data.reading import STDIO
 from stepmark.data.steps.splitting import ASKED, Segmentation, check_way, split, split_parts
 from stepmark.data.steps.splitting import split as split_text
 from stepmark.data.steps.thoughts import Reasoning, ThoughtSection, sections, texts_of
-from stepmark.errors import InputError, UsageError
+from stepmark.errors import InputError
 from stepmark.records import (
     GradedSolution,
     LabelledSolution,
@@ -52,7 +48,6 @@ from stepmark.records import (
     Step,
     Steps,
 )
-from stepmark.settings import checked
 from stepmark.words import amount
 
 
@@ -501,62 +496,3 @@ def _steps(steps: Steps | None) -> tuple[Step, ...]:
                 f"step {index + 1} of {len(values)}: expected a text, found {actual}", field=f"steps[{index}]"
             )
     return tuple(part if isinstance(part, Step) else Step(text=part) for part in values)
-
-
-@checked
-def split_file(
-    file: str | Path,
-    *,
-    split: str = "auto",
-    marker: str | None = None,
-    language: str | None = None,
-    reasoning: Reasoning = "keep",
-) -> Segmentation:
-    """Split one solution into steps, and say how and why.
-
-    Args:
-        file: a text file in UTF-8 that holds one solution; "-" reads standard input. With `split` agent, a JSON file with chat messages: a
-            list, or an object with "messages".
-        split: how: auto, line, blank-line, numbered, sentence, marker, code, agent, thought, whole, token, or limit:N (words).
-        marker: the text that ends each step, for `split` marker and auto.
-        language: the language of code that does not name its own, for `split` code and auto.
-        reasoning: what becomes of a thought (<think>): keep it as steps, grade it only, or drop it.
-
-    Raises:
-        InputError: the file is not UTF-8, not what the way needs, or blank.
-        UsageError: no such file, or a setting that cannot work.
-    """
-    check_way(split)
-    if split == "agent" and (marker or language):
-        setting = "marker" if marker else "language"
-        raise UsageError(f"an agent's trace is split at its turns: leave out `{setting}`")
-    if str(file).lower().endswith((".jsonl", ".jsonl.gz", ".json.gz")):
-        raise UsageError(
-            f"{file}: expected one solution as plain text, found a file of rows; `stepmark grade` reads rows and splits as it goes"
-        )
-    where = "standard input" if file == STDIO else str(file)
-    try:
-        data = sys.stdin.buffer.read() if file == STDIO else Path(file).read_bytes()
-        text = data.decode("utf-8-sig")  # a byte order mark is no part of the text
-        if split == "agent":
-            read = json.loads(text)
-            messages: Any = read.get("messages") if isinstance(read, dict) else read
-            return read_messages(messages, where=where, how="agent", reasoning=reasoning)[1]
-        return split_text(text, split, marker=marker, language=language, reasoning=reasoning)
-    except OSError as error:
-        raise UsageError(
-            f"{file}: {error.strerror or error}; expected a text file, or - for standard input"
-        ) from error
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise InputError(
-            f"expected UTF-8, found byte 0x{data[error.start]:02x}; convert the file first",
-            where=f"{where}:{line}",
-        ) from None
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"expected chat messages as JSON, found something else ({error.msg})",
-            where=f"{where}:{error.lineno}",
-        ) from None
-    except InputError as error:
-        raise error.at(where) from None

@@ -80,12 +80,7 @@ class Run:
             sys.stderr.flush()
 
     def add_input(self, source: Source) -> Source:
-        """Record an input by its hash, and give what is read.
-
-        Raises:
-            InputError: it cannot be read.
-            UsageError: a pipe, which can be read only once.
-        """
+        """Record an input by its hash, and give what is read."""
         read = run_input(source, again=True)
         manifest = read.manifest or {}
         self.inputs.append({"name": read.name, **manifest})
@@ -115,10 +110,6 @@ class Run:
         Args:
             cases: solutions of one problem are brought together for grading.
             outcome: ask the outcome reward model, which reads only the last step; its scores have a file of their own.
-
-        Raises:
-            UsageError: nothing to grade; a finished file of scores that was made with other settings.
-            BackendError: the model failed; what was graded is kept.
         """
         if not cases:
             raise UsageError("there is nothing to evaluate in the data")
@@ -236,18 +227,10 @@ class Evaluation:
         return run.scores is None
 
     def check(self, run: Run) -> None:
-        """Refuse settings that cannot work, before anything is read or loaded.
-
-        Raises:
-            UsageError: one of them.
-        """
+        """Refuse settings that cannot work, before anything is read or loaded."""
 
     def read(self, run: Run) -> Sequence[Case]:
-        """The cases of the data.
-
-        Raises:
-            InputError: a row that cannot be read.
-        """
+        """The cases of the data."""
         from stepmark.evaluation.sources import read_cases
 
         return read_cases(run.data, columns=run.columns, axis=run.axis or DEFAULT_AXIS)
@@ -275,11 +258,7 @@ class Evaluation:
         )
 
     def measure(self, run: Run) -> EvaluationResult:
-        """Read the cases, grade them, and make the result.
-
-        Raises:
-            StepmarkError: whatever reading and grading raise.
-        """
+        """Read the cases, grade them, and make the result."""
         return self.of_sheet(run.grade(run.take(self.read(run))), run)
 
     def of_sheet(self, sheet: Sheet, run: Run) -> EvaluationResult:
@@ -332,11 +311,7 @@ def _digest(cases: Sequence[Case]) -> str:
 
 
 def check_same(path: Path, manifest: Mapping[str, Any]) -> None:
-    """Refuse to reuse a finished file that was made with another manifest.
-
-    Raises:
-        UsageError: they differ; the message lists the differences.
-    """
+    """Refuse to reuse a finished file that was made with another manifest."""
     beside = path.with_name(path.name + ".manifest.json")
     old = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
     changed = "; ".join(differences({key: old.get(key) for key in manifest}, manifest))

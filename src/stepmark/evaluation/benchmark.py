@@ -209,8 +209,9 @@ class Benchmark(Evaluation, ABC):
         columns |= {title: "{}/" + what for title, what in self.shown.items()}
         if chosen:
             columns = {
-                "Threshold": lambda name: (
-                    figures[f"{name}/{head}"].policy if f"{name}/{head}" in figures else ""
+                "Threshold": (
+                    "text",
+                    lambda name: figures[f"{name}/{head}"].policy if f"{name}/{head}" in figures else "",
                 ),
                 **columns,
             }
@@ -235,7 +236,6 @@ class Benchmark(Evaluation, ABC):
                             figures,
                             label=self.label_of,
                             note=self._note(),
-                            left=1 + bool(chosen),
                         ),
                         bars_of(
                             self.title,

@@ -65,6 +65,7 @@ from stepmark.evaluation.result import EvaluationResult, Figure, Item, made_fold
 from stepmark.evaluation.scores import CaseScores, Sheet, score_lengths, wrong_count
 from stepmark.evaluation.sources import read_cases
 from stepmark.evaluation.views import (
+    Column,
     Figures,
     card,
     examples_of,
@@ -72,7 +73,7 @@ from stepmark.evaluation.views import (
     series_of,
     table_of,
     tiles_of,
-    value_cell,
+    value_of,
 )
 from stepmark.metrics.aggregate import AGGREGATES, aggregate_checked, allowed, check_score
 from stepmark.metrics.binary import weighted_auc
@@ -348,10 +349,6 @@ def items_of(sets: Sequence[CandidateSet], settings: Counting | None = None) -> 
     candidate, None when one is not known, and `prm once` a problem; `missing`: counts of candidates without
     `correct`, `answer`, and a score by aggregate; `pool`: the candidates' policy, correctness, and scores by aggregate (infinite
     ones as "inf" and "-inf"); `best`: aggregate -> positions in the set of the best of all; `length`: see `_length`.
-
-    Raises:
-        InputError: no problems, or a set that cannot be evaluated; it says where.
-        UsageError: sizes that are not increasing numbers of at least 1, or more than every problem has.
     """
     if not sets:
         raise InputError("there are no problems: expected at least one with its candidates")
@@ -400,19 +397,18 @@ def _check_set(group: CandidateSet, kind: ScoreKind | None) -> ScoreKind | None:
         raise InputError("the problem has no sampled candidate: leave it out, or sample some", where=group.id)
     if greedy > 1:
         raise InputError(f"expected at most one greedy candidate, found {greedy}", where=group.id)
-    for c in group.candidates:
-        if c.steps is not None and c.steps.kind != (kind := kind or c.steps.kind):
+    for steps in (c.steps for c in group.candidates if c.steps is not None):
+        if steps.kind != (kind := kind or steps.kind):
             raise InputError(
-                f"scores of the kind {c.steps.kind!r} beside scores of the kind {kind!r}: grade all candidates with one PRM",
+                f"scores of the kind {steps.kind!r} beside scores of the kind {kind!r}: grade all candidates with one PRM",
                 where=group.id,
             )
-        if c.steps is not None:
-            try:
-                for step, score in enumerate(c.steps.scores):
-                    if score is not None:
-                        check_score(score, c.steps.kind, step=step)
-            except InputError as error:
-                raise error.at(group.id) from None
+        for step, score in enumerate(steps.scores):
+            if score is not None:
+                try:
+                    check_score(score, kind, step=step)
+                except InputError as error:
+                    raise error.at(group.id) from None
     return kind
 
 
@@ -698,31 +694,27 @@ def method_names(rows: Sequence[Item]) -> list[str]:
 def coverage(rows: Sequence[Item]) -> str:
     """What was counted and what could not be, in one sentence."""
     used = [row for row in rows if row["counted"]]
-    greedy = sum("greedy" in row["methods"] for row in used)
-    refuted = sum(row.get("refuted", 0) for row in used)
     missing = {key: sum(row["missing"][key] for row in used) for key in ("correct", "answer")}
-    unscored = max(
-        (sum(row["missing"]["scores"][how] for row in used) for how in used[0]["missing"]["scores"]),
-        default=0,
-    )
+    greedy, refuted = sum("greedy" in row["methods"] for row in used), sum(row["refuted"] for row in used)
+    hows = used[0]["missing"]["scores"]
+    unscored = max((sum(row["missing"]["scores"][how] for row in used) for how in hows), default=0)
     drawn = ", ".join(
         f"N = {n}: {max(row['subsets'][n]['count'] for row in used)}"
         for n in used[0]["subsets"]
         if not all(row["subsets"][n]["exact"] for row in used)
     )
-    parts = {
-        f"{len(used)} of {amount(len(rows), 'problem')} with at least {amount(rows[0]['sizes'][-1], 'candidate')} counted": True,
-        amount(sum(row["candidates"] for row in used), "candidate"): True,
-        f"greedy: {amount(greedy, 'problem')}": greedy,
-        f"correctness unknown for {missing['correct']}: left out where one of them is chosen": missing[
-            "correct"
-        ],
-        f"{missing['answer']} without an answer never vote": missing["answer"],
-        f"up to {unscored} without a score cannot be chosen by it": unscored,
-        f"{refuted} with a step that an exact check refutes come after all others": refuted,
-        f"votes on random subsets ({drawn} a problem)" if drawn else "all subsets of each size counted": True,
-    }
-    return "; ".join(part for part, applies in parts.items() if applies) + "."
+    parts = [
+        f"{len(used)} of {amount(len(rows), 'problem')} with at least {amount(rows[0]['sizes'][-1], 'candidate')} counted",
+        amount(sum(row["candidates"] for row in used), "candidate"),
+        greedy and f"greedy: {amount(greedy, 'problem')}",
+        missing["correct"]
+        and f"correctness unknown for {missing['correct']}: left out where one of them is chosen",
+        missing["answer"] and f"{missing['answer']} without an answer never vote",
+        unscored and f"up to {unscored} without a score cannot be chosen by it",
+        refuted and f"{refuted} with a step that an exact check refutes come after all others",
+        f"votes on random subsets ({drawn} a problem)" if drawn else "all subsets of each size counted",
+    ]
+    return "; ".join(part for part in parts if isinstance(part, str)) + "."
 
 
 def _policy_statistic(rows: Sequence[Item]) -> Statistic:
@@ -776,48 +768,33 @@ def by_problem(sheet: Sheet) -> dict[str, list[CaseScores]]:
 
 
 def checked(cases: Sequence[Case], verifier: Verifier) -> list[Case]:
-    """The cases with an outcome for each whose row does not say whether its answer is right, by comparing that with the reference.
-
-    Raises:
-        InputError: with `FILE:LINE`: a row without `correct` has no reference to compare with; or no candidate's correctness is known.
-    """
-    for case in cases:
-        if case.unchecked and not (case.solution.problem.answer or "").strip():
-            raise InputError(
-                f'nothing says whether candidate {case.id} is right: give it "correct" (true, false, or null for unknown), or give the row '
-                '"answer", the reference, to compare it with',
-                where=case.where,
-                field="correct",
-            )
+    """The cases with an outcome for each whose row does not say whether its answer is right, by comparing that with the reference."""
     missing = [case for case in cases if case.unchecked]
     # Each text is read once: what it answers is compared, and votes. Programs do not vote.
     votes = (
         verifier.name != "code" and len(missing) == len(cases) and all(case.answer is None for case in cases)
     )
-    verdicts, answers = {}, {}
-    for case in missing:
-        text = "".join(step.raw for step in case.solution.steps)
-        verdicts[case.id] = verifier.verify(case.answer or text, case.solution.problem.answer or "")
-        found = find_answer(text, "stated") if votes else None
-        answers[case.id] = case.answer if found is None else found.text
-    known = [
-        replace(
-            case,
-            outcome=verdicts[case.id].correct,
-            unchecked=False,
-            answer=answers[case.id],
-        )
-        if case.unchecked
-        else case
-        for case in cases
-    ]
+    known, notes = list(cases), []
+    for at, case in enumerate(cases):
+        if case.unchecked:
+            gold, text = case.solution.problem.answer or "", "".join(step.raw for step in case.solution.steps)
+            if not gold.strip():
+                raise InputError(
+                    f'nothing says whether candidate {case.id} is right: give it "correct" (true, false, or null for unknown), or give the row '
+                    '"answer", the reference, to compare it with',
+                    where=case.where,
+                    field="correct",
+                )
+            verdict = verifier.verify(case.answer or text, gold)
+            notes.append(verdict.note)
+            found = find_answer(text, "stated") if votes else None
+            answer = case.answer if found is None else found.text
+            known[at] = replace(case, outcome=verdict.correct, unchecked=False, answer=answer)
     if known and all(case.outcome is None for case in known):
-        first = missing[0] if missing else known[0]
-        why = f", {verdicts[first.id].note}" if missing else ""
         raise InputError(
-            f'of {len(known):,} candidates none is known to be right or wrong (the first: {first.id}{why}): expected "correct" true or '
-            "false, or answers that `verifier` can compare with the reference",
-            where=first.where,
+            f'of {len(known):,} candidates none is known to be right or wrong{f" (the first: {notes[0]})" if notes else ""}: expected "correct" '
+            "true or false, or answers that `verifier` can compare with the reference",
+            where=known[0].where,
             field="correct",
         )
     return known
@@ -969,14 +946,8 @@ class BestOfNAccuracy(Evaluation):
     def of_candidates(
         self, sheet: Sheet, run: Run, *, verifier: Verifier | None = None, judged: Sheet | None = None
     ) -> EvaluationResult:
-        """The result of graded candidates.
-
-        Raises:
-            InputError: candidates that cannot be evaluated (see `items_of`).
-            UsageError: sizes that no problem has.
-        """
-        outcomes: dict[str, float] = {}
-        outcome_tokens: dict[str, int] = {}
+        """The result of graded candidates."""
+        outcomes, outcome_tokens = {}, {}
         for row in () if judged is None else judged.rows:
             if (score := row.scores[-1]) is not None:
                 outcomes[row.case.id] = score
@@ -999,7 +970,6 @@ class BestOfNAccuracy(Evaluation):
         figures = known(run.figures(items, statistic(items)))
         most = items[0]["sizes"][-1]
         best = best_way(items, figures, most)
-        own = None if best == f"best {how}" else f"Its own choice, {words(f'best {how}')} of {most}, %"
         report = Report(
             title=f"Best of N: {sheet.prm}",
             verdict=_verdict(items, figures, how, most),
@@ -1013,15 +983,10 @@ class BestOfNAccuracy(Evaluation):
             tiles=tiles_of(
                 figures,
                 {
-                    "One sample, %": "accuracy/single/1",
-                    f"Majority of {most}, %": f"accuracy/majority/{most}",
-                    **(
-                        {f"{words(best)} of {most}, %".capitalize(): f"accuracy/{best}/{most}"}
-                        if best
-                        else {}
-                    ),
-                    **({own: f"accuracy/best {how}/{most}"} if own else {}),
-                    f"Oracle of {most}, %": f"accuracy/oracle/{most}",
+                    f"{'One sample' if way == 'single' else words(way).capitalize()}, %": f"accuracy/{way}/{1 if way == 'single' else most}"
+                    for way in dict.fromkeys(
+                        ("single", "majority", best or "single", f"best {how}", "oracle")
+                    )
                 },
             ),
             sections=(
@@ -1125,11 +1090,7 @@ class BestOfNAccuracy(Evaluation):
 
 
 def _row(sampled: Sampled, policy: str, verifier: Verifier) -> dict[str, Any]:
-    """One row of a candidates file. A text without a verdict has `correct` null, and never counts as wrong silently.
-
-    Raises:
-        InputError: the policy cannot read the problem.
-    """
+    """One row of a candidates file. A text without a verdict has `correct` null, and never counts as wrong silently."""
     if sampled.refused is not None:
         raise InputError(sampled.refused, where=sampled.problem.id)
     texts = [(written, False) for written in sampled.samples]
@@ -1161,19 +1122,16 @@ def _examples(
 ) -> tuple[Examples, ...]:
     passed, picked = [], []
     for rows, item in zip(by_problem(sheet).values(), items, strict=True):
-        best = item["best"].get(how, [])
-        truth = [row.case.outcome for row in rows if not row.case.greedy]
-        if not best or True not in truth:
+        pool = [row for row in rows if not row.case.greedy]
+        truth = [row.case.outcome for row in pool]
+        chosen = next((rows[at] for at in item["best"].get(how, [])), None)
+        if chosen is None or chosen.case.outcome is None or not {True, False} <= {*truth}:
             continue
-        chosen = rows[best[0]]
-        outcome = chosen.case.outcome
-        other = next((row for row in rows if not row.case.greedy and row.case.outcome is (not outcome)), None)
-        if other is None or outcome is None:
-            continue
-        if not outcome:
-            passed.append((chosen, other))
+        pair = chosen, pool[truth.index(not chosen.case.outcome)]
+        if not chosen.case.outcome:
+            passed.append(pair)
         elif truth.count(True) * 3 <= len(truth):
-            picked.append((chosen, other))
+            picked.append(pair)
     sorts = {
         f"A right candidate is there, and the highest {how} is of a wrong one": passed,
         "Few candidates are right, and the PRM chooses one of them": picked,
@@ -1183,24 +1141,26 @@ def _examples(
 
 
 def known(figures: Figures) -> dict[str, Figure]:
-    """The figures, those of a method without an interval whose choices are for more than half of unknown correctness.
+    """The figures; without an interval those that rest on choices of which more than half are of unknown correctness.
 
     The resamples tell of the known choices alone, so that an interval would claim to be sure of the others.
     """
-    unknown = {name for name, figure in figures.items() if "unknown" in name and (figure.value or 0.0) > 0.5}
-    graders = {name for name in unknown if by_grader(name.removeprefix("unknown/"))}
+    unknown = {
+        name.removeprefix("unknown/").removesuffix("/unknown")
+        for name, figure in figures.items()
+        if (name.startswith("unknown/") or name.endswith("/unknown")) and (figure.value or 0.0) > 0.5
+    }
 
     def bases(name: str) -> set[str]:
-        """The shares of unknown correctness that a figure rests on."""
+        """What a figure rests on: METHOD/N, or policy/POLICY."""
         what, _, rest = name.partition("/")
-        method, _, n = rest.rpartition("/")
-        others = {"accuracy": method, "over orm": "best orm", "over majority": "majority", "over majority at equal tokens": "majority"}  # fmt: skip
         if what == "policy":
-            writer = name.rpartition("/auc/")[0] or name.removesuffix("/accuracy")
-            return {f"{writer}/unknown"}
+            return {name.partition("/auc/")[0].removesuffix("/accuracy")}
         if what == "held out":
-            return graders
-        return {f"unknown/{rest}", f"unknown/{others[what]}/{n}"} if what in others else set()
+            return {method for method in unknown if by_grader(method)}
+        other = "best orm" if what == "over orm" else "majority"
+        more = {f"{other}/{rest.rpartition('/')[2]}"} if what.startswith("over ") else set()
+        return {rest} | more if what == "accuracy" or more else set()
 
     return {
         name: figure if unknown.isdisjoint(bases(name)) else replace(figure, low=None, high=None)
@@ -1221,8 +1181,8 @@ def best_way(items: Sequence[Item], figures: Figures, most: int) -> str | None:
 def words(method: str) -> str:
     """A method for people: "vote weighted by the product of step scores", "highest min step score"."""
     kind, _, how = method.partition(" ")
-    if method == "best orm":
-        return "highest ORM score"
+    if method in ("majority", "oracle", "best orm"):
+        return {"majority": "majority vote", "oracle": "oracle"}.get(method, "highest ORM score")
     score = f"{how} step score" if how in ("min", "mean", "last", "max") else f"{how} of step scores"
     return f"vote weighted by the {score}" if kind == "vote" else f"highest {score}"
 
@@ -1238,47 +1198,33 @@ def _verdict(items: Sequence[Item], figures: Figures, how: str, most: int) -> st
         return ""
     if most == 1:
         return f"Every problem has one candidate, so there is nothing to choose: {shown(oracle)} % are right."
-    parts = [
-        f"The best way to choose among {most} candidates: {words(best)}, right in {shown(figures[f'accuracy/{best}/{most}'])} %"
-    ]
-    leads = {
-        name: figure
-        for name, key in (
-            ("best", f"over majority/{best}/{most}"),
-            ("own", f"over majority/best {how}/{most}"),
-            ("orm", f"over orm/best {how}/{most}"),
-            ("held out", f"held out/over majority/{most}"),
-        )
-        if (figure := figures.get(key)) is not None and figure.value is not None
-    }
-    if "best" in leads:
-        parts[0] += f", {_signed(leads['best'])} points over the majority vote"
-    equal = [
-        (n, one)
-        for n in items[0]["sizes"]
-        if (one := figures.get(f"over majority at equal tokens/{best}/{n}")) and one.value is not None
-    ]
-    if equal:
-        n, lead = equal[-1]
-        parts.append(f"At equal tokens, with {n} candidates against a larger vote: {_signed(lead)}")
-    if "own" in leads and best != f"best {how}":
-        parts.append(f"The PRM's own choice (highest {how}): {_signed(leads['own'])}")
-    if "orm" in leads:
-        parts.append(f"The PRM's own choice over the ORM's: {_signed(leads['orm'])}")
-    unknown = figures.get(f"unknown/{best}/{most}")
-    if unknown is not None and (unknown.value or 0.0) > 0.1:
-        parts.append(
-            f"Whether its choice is right is unknown for {shown(unknown)} % of the problems, which are left out"
-        )
     count = sum(map(by_grader, method_names(items)))
-    if "held out" in leads:
-        parts.append(
-            f"The best of {count} ways on the same problems is flattered: chosen on one half and measured on the other, it gives {_signed(leads['held out'])}"
-        )
-    else:
-        parts.append(f"It is the best of {count} ways on these problems, which flatters it")
-    parts.append(f"A right candidate is there in {shown(oracle)} %")
-    return ". ".join(parts) + "."
+    parts = {
+        "over the majority vote": f"over majority/{best}/{most}",
+        "at equal tokens": next(
+            (
+                name
+                for n in reversed(items[0]["sizes"])
+                if getattr(figures.get(name := f"over majority at equal tokens/{best}/{n}"), "value", None)
+                is not None
+            ),
+            "",
+        ),
+        f"for the best of {count} ways chosen on one half of the problems and measured on the other": f"held out/over majority/{most}",
+        f"for the PRM's own {words(f'best {how}')} over the ORM's choice": f"over orm/best {how}/{most}",
+    }
+    leads = [
+        f"{_signed(figure)} {what}"
+        for what, name in parts.items()
+        if (figure := figures.get(name)) is not None and figure.value is not None
+    ]
+    unknown = figures.get(f"unknown/{best}/{most}")
+    return (
+        f"The best way to choose among {most} candidates: {words(best)}, right in {shown(figures[f'accuracy/{best}/{most}'])} %. "
+        + (f"In points: {', '.join(leads)}. " if leads else "")
+        + (f"Its choice is of unknown correctness in {shown(unknown)} %, left out. " if unknown else "")
+        + f"A right candidate is there in {shown(oracle)} %."
+    )
 
 
 def _pair(
@@ -1315,15 +1261,15 @@ def accuracy_table(items: Sequence[Item], figures: Figures) -> Table:
     def defined(name: str) -> bool:
         return any((one := figures.get(name.format(of))) and one.value is not None for of in methods)
 
+    equal = "over majority at equal tokens/{{}}/{}"
     leads = {
         "Over majority": f"over majority/{{}}/{most}",
         "Over ORM": f"over orm/{{}}/{most}",
-        **{f"At equal tokens, N = {n}": f"over majority at equal tokens/{{}}/{n}" for n in sizes},
+        **{f"At equal tokens, N = {n}": name for n in sizes if defined(name := equal.format(n))},
     }
-    leads = {label: name for label, name in leads.items() if defined(name)}
-    equal = [label for label in leads if label.startswith("At")]
-    for label in equal[:-1]:
+    for label in [label for label in leads if label.startswith("At")][:-1]:
         del leads[label]
+    leads = {label: name for label, name in leads.items() if defined(name)}
     return table_of(
         "Accuracy by method and N, %",
         "Method",
@@ -1332,7 +1278,7 @@ def accuracy_table(items: Sequence[Item], figures: Figures) -> Table:
             f"N = {most}": f"accuracy/{{}}/{most}",
             **leads,
             **{
-                f"N = {n}": value_cell(figures, f"accuracy/{{}}/{n}", scale=100, digits=1)
+                f"N = {n}": ("share", value_of(figures, f"accuracy/{{}}/{n}"))
                 for n in dict.fromkeys((1, *sizes[:-1]))
             },
         },
@@ -1347,7 +1293,7 @@ def _more_tables(items: Sequence[Item], figures: Figures, how: str) -> tuple[Tab
     """Expected tokens a problem by N, rank correlation of score and length, and each policy, where they are known."""
     sizes = [str(n) for n in items[0]["sizes"]]
     readers = {"policy": "Policy", "prm": "PRM", "outcome": "Outcome model"}
-    prices = {label: (f"tokens/{who}/{{}}", 1, 0) for who, label in readers.items() if f"tokens/{who}/{sizes[-1]}" in figures}  # fmt: skip
+    prices: dict[str, Column] = {label: ("count", f"tokens/{who}/{{}}") for who, label in readers.items() if f"tokens/{who}/{sizes[-1]}" in figures}  # fmt: skip
     hows = [one for one in (*AGGREGATES, "orm", CORRECTNESS) if any(f"length/{of}/{one}" in figures for of in MEASURES)]  # fmt: skip
     policies = [name[7:-9] for name in figures if name.startswith("policy/") and name.endswith("/accuracy")]
     policies.sort(key=lambda name: (-(figures[f"policy/{name}/accuracy"].value or 0.0), name))
@@ -1364,7 +1310,7 @@ def _more_tables(items: Sequence[Item], figures: Figures, how: str) -> tuple[Tab
             "Does the score follow the length",
             "Score",
             hows,
-            {f"Length in {of}": (f"length/{of}/{{}}", 1, 2) for of in MEASURES},
+            {f"Length in {of}": ("coefficient", f"length/{of}/{{}}") for of in MEASURES},
             figures,
             label=lambda one: "(correctness itself)" if one == CORRECTNESS else one,
             note="Rank correlation of score and length within each problem, averaged over problems; a dash where they never differ. "
@@ -1375,9 +1321,9 @@ def _more_tables(items: Sequence[Item], figures: Figures, how: str) -> tuple[Tab
             "Policy",
             policies,
             {
-                "Candidates": value_cell(figures, "policy/{}/candidates"),
+                "Candidates": value_of(figures, "policy/{}/candidates"),
                 "Accuracy, %": "policy/{}/accuracy",
-                "AUC within the policy": (f"policy/{{}}/auc/{how}", 1, 3),
+                "AUC within the policy": ("number", f"policy/{{}}/auc/{how}"),
             },
             figures,
             note="AUC: how often a right candidate scores above a wrong one of the same policy.",

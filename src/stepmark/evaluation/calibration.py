@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, get_args
 
@@ -28,6 +28,7 @@ from stepmark.evaluation.sources import read_cases, read_prmbench
 from stepmark.evaluation.views import (
     Column,
     Figures,
+    Kind,
     card,
     examples_of,
     problem,
@@ -43,7 +44,7 @@ from stepmark.records import DEFAULT_AXIS, ScoreKind
 from stepmark.report.evaluation import Examples, Report, Section
 from stepmark.report.evaluation import Item as Shown
 from stepmark.report.plots import Bin, Reliability
-from stepmark.report.tables import ABSENT, Table, interval_text
+from stepmark.report.tables import Table, interval_text
 from stepmark.settings import settings
 from stepmark.words import amount
 
@@ -65,11 +66,7 @@ _AT_ONCE = 2_000_000
 
 
 def targets_of(cases: Sequence[Case], asked: Target | None) -> tuple[Target, ...]:
-    """What can be measured: the target that was asked for, else all that the data knows.
-
-    Raises:
-        UsageError: the data does not know it.
-    """
+    """What can be measured: the target that was asked for, else all that the data knows."""
     known: dict[Target, bool] = {
         "steps": any(judgements for case in cases for judgements in case.labelled.judgements),
         "outcome": any(case.outcome is not None for case in cases),
@@ -270,14 +267,13 @@ def floor(facet: Facet) -> float | None:
 def bin_statistic(facet: Facet, count: int) -> Statistic:
     """The share that is right in each bin, named by its 0-based number, for the intervals of a reliability diagram."""
     in_bin = bin_of(facet.scores, facet.bins)
+
+    def summed(values: Floats) -> Floats:
+        return np.bincount(facet.owner, weights=values, minlength=count).astype(float)
+
     return ratio_statistic(
         {
-            str(at): (
-                np.bincount(facet.owner, weights=facet.labels * (in_bin == at), minlength=count).astype(
-                    float
-                ),
-                np.bincount(facet.owner, weights=in_bin == at, minlength=count).astype(float),
-            )
+            str(at): (summed(facet.labels * (in_bin == at)), summed((in_bin == at).astype(float)))
             for at in range(facet.bins)
         }
     )
@@ -317,13 +313,8 @@ def split_by(
         share: of the problems.
         group: of the cases; with `others` their name.
         others: cases of another file.
-
-    Raises:
-        UsageError: a share out of (0, 1), no such group, or one side is empty.
     """
     if share is not None:
-        if not 0 < share < 1:
-            raise UsageError(f"`fit_share` {share:g}: expected a share between 0 and 1, such as 0.5")
         chosen, words = (
             {case.id for case in cases if place(case.problem) < share},
             f"{share:.0%} of the problems",
@@ -332,9 +323,6 @@ def split_by(
         chosen, words = {case.id for case in others}, group
     else:
         chosen, words = {case.id for case in cases if case.group == group}, group
-        if not chosen:
-            known = ", ".join(sorted({case.group for case in cases} - {""})) or "none"
-            raise UsageError(f"`fit` {group}: there is no such file, and no such group; groups: {known}")
     rest = [case for case in cases if others is not None or case.id not in chosen]
     texts = {_plain(case.solution.problem.text) for case in rest}
     ids = {case.problem for case in rest} if others is None else set()
@@ -346,14 +334,12 @@ def split_by(
             dropped += shared
             if not shared or others is None:
                 roles[case.id] = None if shared else FITTED
-    if others is not None and FITTED not in roles.values():
-        raise UsageError(
-            f"`fit` {group}: all its problems are in the data too; nothing is fitted and measured on the same problems. "
-            "Name other data, or use `fit_share` 0.5"
-        )
     if not rest or FITTED not in roles.values():
-        where = "to measure on" if not rest else "to fit on whose problems are not measured on too"
-        raise UsageError(f"fitting on {words} leaves nothing {where}; use `fit_share` 0.5 or other data")
+        known = ", ".join(sorted({case.group for case in cases} - {""})) or "none"
+        raise UsageError(
+            f"fitting on {words} leaves nothing to fit on, or nothing to measure on: the problems must differ. Use `fit_share` 0.5, other data, or "
+            f"one of the groups as `fit`: {known}"
+        )
     return Split(
         roles=roles,
         words=words,
@@ -384,11 +370,7 @@ class PlattMap:
 
 
 def fit(items: Sequence[Item], target: Target) -> PlattMap:
-    """Fit the map on the items whose role is `FITTED`.
-
-    Raises:
-        UsageError: no right or no wrong ones there, or scores that are all the same; says which target.
-    """
+    """Fit the map on the items whose role is `FITTED`."""
     pairs = [
         (score, label)
         for item in items
@@ -465,7 +447,7 @@ class Calibration(Evaluation):
     """How step scores become one number for the solution. Default: the PRM's own."""
     fit: str | None = None
     """Fit Platt scaling on this, measure on the rest: another data file, or a group of the data."""
-    fit_share: float | None = None
+    fit_share: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Fit on this share of the problems, chosen by a hash of each."""
     store: str | Path | None = None
     """Write the fitted Platt map into this checkpoint's stepmark.json; it must be the PRM that graded."""
@@ -521,11 +503,7 @@ class Calibration(Evaluation):
         return unique([*cases, *(case for case in others if split.roles.get(case.id) == FITTED)]), split
 
     def _spec(self, run: Run) -> ScoringSpec:
-        """The spec that the checkpoint's scores are made with, once a map may be stored there.
-
-        Raises:
-            UsageError: nothing is fitted; the folder is not the PRM that grades; its scores take no map.
-        """
+        """The spec that the checkpoint's scores are made with, once a map may be stored there."""
         from stepmark.models.checkpoint import spec_of
         from stepmark.models.spec import SPEC_FILE, check_readout
 
@@ -533,24 +511,18 @@ class Calibration(Evaluation):
         store, prm = Path(self.store), run.prm
         if self.fit is None and self.fit_share is None:
             raise UsageError("`store` needs a map that is fitted: give `fit` or `fit_share` too")
-        if run.scores is not None:
+        graded = run.scores is None and isinstance(prm, Lazy) and Path(prm.name).resolve() == store.resolve()
+        if not graded or not store.is_dir():
             raise UsageError(
-                "`store` and `scores` do not go together: a file of scores does not show which checkpoint gave them; grade with "
-                f"`prm` {store}"
-            )
-        if not store.is_dir():
-            raise UsageError(f"`store` {store}: expected the folder of a checkpoint")
-        if not isinstance(prm, Lazy) or Path(prm.name).resolve() != store.resolve():
-            raise UsageError(
-                f"`store` {store} is not the checkpoint that grades, which is `prm` {'' if prm is None else prm.name}; a calibration "
+                f"`store` {store}: expected the folder of the checkpoint that grades here, `prm` {store} without `scores`, because a map "
                 "belongs to the checkpoint that it was fitted on"
             )
-        family = prm.arguments.get("family")
+        family = prm.arguments.get("family") if isinstance(prm, Lazy) else None
         if family is not None and (store / SPEC_FILE).is_file():
             raise UsageError(
                 f"`family` {family} passes over {store / SPEC_FILE}, into which `store` writes; leave one of them out"
             )
-        spec = spec_of(store, prm.name, family)
+        spec = spec_of(store, str(store), family)
         check_readout(spec.readout)
         return spec
 
@@ -582,11 +554,7 @@ class Calibration(Evaluation):
     def calibrated(
         self, sheet: Sheet, run: Run, targets: Sequence[Target], *, split: Split | None = None
     ) -> tuple[EvaluationResult, Mapping[Target, PlattMap]]:
-        """The result of graded cases, and what was fitted.
-
-        Raises:
-            UsageError: nothing to fit.
-        """
+        """The result of graded cases, and what was fitted."""
         how = check_how(self.aggregate, sheet)
         items = items_of(sheet, targets, how=how, bins=self.bins, neutral=self.neutral)
         maps: dict[Target, PlattMap] = {}
@@ -606,12 +574,7 @@ class Calibration(Evaluation):
         intervals = INTERVALS if split is None else f"{INTERVALS[:-1]}; the fitted map is held fixed in them."
         report = Report(
             title=f"Calibration: {sheet.prm}",
-            verdict=" ".join(
-                [
-                    *filter(None, (useless(one, figures) for one in targets)),
-                    *(direction(one, figures) for one in targets),
-                ]
-            ),
+            verdict=" ".join(verdict(target, figures) for target in targets),
             facts=(
                 *_measured_on(items, targets, how),
                 *_left_out(sheet, items, targets),
@@ -621,9 +584,9 @@ class Calibration(Evaluation):
             tiles=tiles_of(
                 figures,
                 {
-                    f"{label}, {target}": (f"{target}/{name}", scale, digits)
+                    f"{label}, {target}": (kind, f"{target}/{name}")
                     for target in targets
-                    for label, (name, scale, digits) in _TILES.items()
+                    for label, (kind, name) in _TILES.items()
                 },
             ),
             sections=_sections(sheet, items, targets, parts, figures, maps, how, run),
@@ -642,12 +605,12 @@ class Calibration(Evaluation):
         return result, maps
 
 
-_TILES: dict[str, tuple[str, float, int]] = {
-    "AUC (%)": ("all/auc", 100, 1),
-    "ECE (%)": ("all/ece", 100, 1),
-    "Brier": ("all/brier", 1, 3),
-    "Gap (points)": ("all/gap", 100, 1),
-    "ECE after Platt (%)": ("measured, platt/ece", 100, 1),
+_TILES: dict[str, tuple[Kind, str]] = {
+    "AUC (%)": ("share", "all/auc"),
+    "ECE (%)": ("share", "all/ece"),
+    "Brier": ("number", "all/brier"),
+    "Gap (points)": ("share", "all/gap"),
+    "ECE after Platt (%)": ("share", "measured, platt/ece"),
 }
 
 
@@ -664,45 +627,29 @@ def _sections(
     first: list[Shown] = []
     by_part: list[Shown] = []
     diagrams: list[Shown] = []
+
+    def table(
+        target: Target, title: str, heading: str, *kinds: str, labels: Mapping[str, str] = {}
+    ) -> list[Table]:
+        names = [name for kind in kinds for of, name in parts if of == target and name.startswith(kind)]
+        shown = facet_table(title, heading, target, names, parts, figures, labels)
+        return [shown] if len(names) > 1 or "all" in kinds else []
+
     for target in targets:
-        names = [name for of, name in parts if of == target]
-        title = "Steps" if target == "steps" else f"Outcomes (the {how} of the steps)"
-        kinds = {
-            kind: [name for name in names if name.startswith(kind)]
-            for kind in ("measured", "all", "group ", "position ", "policy ")
-        }
         labels = {}
         if target in maps:
             labels = {
                 "measured, before": "measured on the rest, as scored",
                 "measured, platt": f"the same by Platt, {maps[target].scale:.3g} * logit {maps[target].shift:+.3g}",
             }
-        first.append(
-            facet_table(
-                f"Calibration: {title}",
-                "Part",
-                target,
-                [*kinds["all"], *kinds["measured"], *kinds["group "]],
-                parts,
-                figures,
-                labels,
-            )
-        )
-        for kind in ("position ", "policy "):
-            if len(kinds[kind]) > 1:
-                by_part.append(
-                    facet_table(
-                        f"{_HEADINGS[target]} by {kind.strip()}",
-                        kind.strip().capitalize(),
-                        target,
-                        kinds[kind],
-                        parts,
-                        figures,
-                    )
-                )
-        shown = [parts[target, name] for name in kinds["measured"] or ["all"]]
+        title = "Steps" if target == "steps" else f"Outcomes (the {how} of the steps)"
+        first += table(target, f"Calibration: {title}", "Part", "all", "measured", "group ", labels=labels)
+        for kind in ("position", "policy"):
+            by_part += table(target, f"{_HEADINGS[target]} by {kind}", kind.capitalize(), f"{kind} ")
         diagrams += [
-            reliability_plot(facet, items, run) for facet in shown if facet.probability and len(facet)
+            reliability_plot(facet, items, run)
+            for name in (labels or ["all"])
+            if (facet := parts[target, name]).probability and len(facet)
         ]
     return [
         Section(
@@ -719,11 +666,11 @@ def _sections(
 
 def _measured_on(items: Sequence[Item], targets: Sequence[Target], how: str) -> list[str]:
     inside = [item for item in items if item["counts"]]
-    parts = [f"{counted(inside)}."]
-    if "steps" in targets:
-        parts.append("Steps: the score of every judged step against its label.")
-    if "outcome" in targets:
-        parts.append(f"Outcome: the {how} of a solution's steps against whether its answer is right.")
+    compared = {
+        "steps": "Steps: the score of every judged step against its label.",
+        "outcome": f"Outcome: the {how} of a solution's steps against whether its answer is right.",
+    }
+    parts = [f"{counted(inside)}.", *(compared[target] for target in targets)]
     if inside and inside[0]["kind"] != "probability":
         parts.append(
             f"The scores are of the kind {inside[0]['kind']}, no probabilities: only AUC is defined, and the rest once a map is "
@@ -759,13 +706,10 @@ def _fitted(maps: Mapping[Target, PlattMap], split: Split | None) -> list[str]:
             f"Fitted for {target} on {split.words} ({amount(item.count, 'score')}): Platt scale {item.scale:.4g}, shift {item.shift:+.4g}."
         )
         if item.scale <= 0:
-            facts.append(
-                f"On {split.words}, higher scores do not go with right {_OF[target]}: Platt's scale is not positive."
-            )
+            facts.append("The scale is not positive: higher scores do not go with right ones there.")
         if item.certain:
             facts.append(
-                f"{item.certain:,} of these scores are exactly 0 or 1, rounded by the PRM; for their logit they are taken for half as "
-                "far from it as the nearest other score."
+                f"{item.certain:,} of these scores are exactly 0 or 1; their logit is that of half as far from it as the nearest other score."
             )
     if split.dropped:
         facts.append(
@@ -784,20 +728,15 @@ def facet_table(
     labels: Mapping[str, str] = {},
 ) -> Table:
     """The figures of some facets of one target; `labels` name them where their names do not."""
-
-    def lowest(name: str) -> str:
-        value = floor(parts[target, name])
-        return ABSENT if value is None else f"{100 * value:.1f}"
-
     columns: dict[str, Column] = {
-        "Count": lambda name: f"{len(parts[target, name]):,}",
+        "Count": lambda name: len(parts[target, name]),
         "Share right (%)": f"{target}/{{}}/share_right",
         "Mean score (%)": f"{target}/{{}}/mean_score",
         "Gap (points)": f"{target}/{{}}/gap",
         "AUC (%)": f"{target}/{{}}/auc",
-        "Brier": (f"{target}/{{}}/brier", 1, 3),
+        "Brier": ("number", f"{target}/{{}}/brier"),
         "ECE (%)": f"{target}/{{}}/ece",
-        "Floor (%)": lowest,
+        "Floor (%)": ("share", lambda name: floor(parts[target, name])),
     }
     return table_of(
         title,
@@ -820,11 +759,7 @@ def reliability_plot(facet: Facet, items: Sequence[Item], run: Run) -> Reliabili
         title=f"Reliability: {_OF[facet.target]}, {view}",
         bins=tuple(
             Bin(
-                low=entry.low,
-                high=entry.high,
-                count=entry.count,
-                mean_score=entry.mean_score,
-                share_right=entry.share_right,
+                **asdict(entry),
                 share_low=intervals[str(at)].low,
                 share_high=intervals[str(at)].high,
             )
@@ -834,31 +769,21 @@ def reliability_plot(facet: Facet, items: Sequence[Item], run: Run) -> Reliabili
     )
 
 
-def useless(target: Target, figures: Figures) -> str:
-    """That the PRM does not tell right from wrong, where its AUC is not above chance; "" elsewhere."""
-    found = figures[f"{target}/all/auc"]
+def verdict(target: Target, figures: Figures) -> str:
+    """Whether the PRM tells right from wrong at all, and whether it is too confident or not confident enough, where the interval tells."""
+    auc, gap = figures[f"{target}/all/auc"], figures[f"{target}/all/gap"]
+    words = ""
     # Scores that are all the same have no interval.
-    if found.value is None or (found.value if found.low is None else found.low) > 0.5:
-        return ""
-    return (
-        f"{_HEADINGS[target]}: this PRM does not tell right from wrong here: AUC {shown(found)}, chance is 50. No calibration helps; train one on "
-        "rows like these (`stepmark train`), or take another."
-    )
-
-
-def direction(target: Target, figures: Figures) -> str:
-    """Whether the PRM is too confident or not confident enough, where the interval tells; "" never."""
-    gap = figures[f"{target}/all/gap"]
+    if auc.value is not None and (auc.value if auc.low is None else auc.low) <= 0.5:
+        words = f"this PRM does not tell right from wrong here: AUC {shown(auc)}, chance is 50, and no calibration helps; "
     if gap.value is None:
-        words = "whether the PRM is too confident is not defined for these scores"
-    elif gap.low is None or gap.high is None:
-        words = f"no interval for the confidence (mean score minus share right is {shown(gap)} points)"
+        words += "whether the PRM is too confident is not defined for these scores"
+    elif gap.low is None or gap.high is None or gap.low <= 0 <= gap.high:
+        words += f"neither over- nor underconfident as far as the data can tell ({shown(gap)} points)"
     elif gap.low > 0:
-        words = f"overconfident by {shown(gap)} points"
-    elif gap.high < 0:
-        words = f"underconfident by {interval_text(-gap.value, -gap.high, -gap.low)} points"
+        words += f"overconfident by {shown(gap)} points"
     else:
-        words = f"neither over- nor underconfident as far as the data can tell ({shown(gap)} points)"
+        words += f"underconfident by {interval_text(-gap.value, -gap.high, -gap.low)} points"
     return f"{_HEADINGS[target]}: {words}."
 
 

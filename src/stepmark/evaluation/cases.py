@@ -101,11 +101,7 @@ def ratings_until(solution: Solution, first: int, *, judge: str) -> LabelledSolu
 
 
 def unique(cases: Iterable[Case]) -> list[Case]:
-    """All of them.
-
-    Raises:
-        InputError: two have one id.
-    """
+    """All of them."""
     seen: dict[str, str] = {}
     kept = []
     for case in cases:

@@ -17,21 +17,20 @@ from typing import ClassVar, Literal
 from stepmark.errors import UsageError
 from stepmark.evaluation.base import Evaluation, Run, counted
 from stepmark.evaluation.cases import Case, Neutral, first_error, step_labels
-from stepmark.evaluation.result import EvaluationResult, Figure, Item
+from stepmark.evaluation.result import EvaluationResult, Figure, Item, shown
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.evaluation.sources import read_cases
 from stepmark.evaluation.thresholds import ThresholdRule, policies
 from stepmark.evaluation.views import (
     SHOWN,
-    Cell,
     Column,
     Figures,
     card,
-    cell,
     examples_of,
     problem,
     table_of,
     tiles_of,
+    unreadable,
 )
 from stepmark.metrics.intervals import Statistic, ratio_statistic, wilson
 from stepmark.models.lazy import Lazy
@@ -97,21 +96,13 @@ class Disagreement(Evaluation):
         return self.of_cases(cases, run, run.grade(cases) if self._graded(run) else None)
 
     def of_cases(self, cases: Sequence[Case], run: Run, sheet: Sheet | None = None) -> EvaluationResult:
-        """The 2x2 of process and outcome, by labels, by scores, or by both side by side.
-
-        Raises:
-            UsageError: no case has an outcome, or `process` says nothing of any step; a threshold that cannot be applied.
-        """
+        """The 2x2 of process and outcome, by labels, by scores, or by both side by side."""
         if self.threshold is not None and sheet is None:
             raise UsageError(
-                f"`threshold` {self.threshold} is for a PRM's scores, and there are none; name a file (`scores`), a PRM (`prm`), or let the "
-                "default one judge the steps (`process` scores)"
+                f"`threshold` {self.threshold} is for a PRM's scores, and there are none: give `scores`, `prm`, or `process` scores"
             )
         if all(case.outcome is None for case in cases):
-            raise UsageError(
-                "no case of this data says whether its final answer is right; expected data with outcomes (ProcessBench, candidates, "
-                "Math-Shepherd)"
-            )
+            raise UsageError("expected data that says whether final answers are right; it says so of none")
         chosen: dict[str, ThresholdRule] = {}
         if sheet is not None:
             truth = {case.id: first_error(case.labelled, self.neutral) for case in cases}
@@ -120,9 +111,9 @@ class Disagreement(Evaluation):
         present = sources_of(items)
         if self.process not in present:
             raise UsageError(
-                "no solution of this data has all its steps judged; take a PRM's scores: `process` scores"
+                "`process` labels: no solution of this data has all its steps judged; take a PRM's scores: `process` scores"
                 if self.process == "labels"
-                else "there are no scores that say whether the steps are right; name a PRM or a file: `prm` or `scores`"
+                else "`process` scores: there are none that judge the steps; name a PRM or a file: `prm` or `scores`"
             )
         figures = widened(run.figures(items, self.statistic(items), _thresholds(items, chosen)), items)
         order = (self.process, *(source for source in present if source != self.process))
@@ -160,19 +151,15 @@ class Disagreement(Evaluation):
         }
         main, whole = order[0], groups[-1]
         lucky, unlucky = (
-            _percent(figures[f"{whole}/{main}/{what}"]) for what in ("lucky-of-right", "unlucky-of-wrong")
+            figures[f"{whole}/{main}/{what}"] for what in ("lucky-of-right", "unlucky-of-wrong")
         )
         labelled = (_labels_as_scores(case, self.neutral) for case in cases)
         rows = {row.case.id: row for row in (labelled if sheet is None else sheet.rows)}
 
         def show(item: Item) -> ProblemView:
             row = rows[item["id"]]
-            outcome = {True: "right answer", False: "wrong answer", None: "outcome not known"}[
-                item["outcome"]
-            ]
+            outcome = _OUTCOMES[item["outcome"]]
             labels = {None: "not known", True: "no wrong step", False: "a wrong step"}[item["labels"]]
-            if item["labels"] is False and item["label"] is not None:
-                labels = f"step {item['label'] + 1} wrong"
             first = item["found"] if sheet is not None else item["label"]
             note, policy = f"{outcome}; labels: {labels}", chosen.get(row.case.group)
             return problem(row, card(row, sheet, note, policy=policy, first_error=first))
@@ -184,10 +171,10 @@ class Disagreement(Evaluation):
             sorts["Scored low, and the answer is right"] = low[:SHOWN]
         for name, title in CELLS.items():
             sorts[title] = [item for item in items if cell_of(item[main], item["outcome"]) == name]
-        text = "The numbers on the steps are the labels: 1 right, 0 wrong, between them a share."
         return Report(
             title=f"Process and outcome: {'labels' if sheet is None else sheet.prm}",
-            verdict=f"According to {judges[main]}, {lucky} of the right answers rest on a wrong step, and {unlucky} of the wrong ones have none.",
+            verdict=f"According to {judges[main]}, {shown(lucky)} % of the right answers rest on a wrong step, and {shown(unlucky)} % of the wrong "
+            "ones have none.",
             facts=(
                 *_facts(cases, items, order, judges, sheet),
                 "In brackets: 95 % bootstrap intervals over problems; where a share is 0 or 100 %, Wilson's, because a bootstrap cannot draw what "
@@ -214,15 +201,19 @@ class Disagreement(Evaluation):
                 ),
                 Section(
                     title="Examples",
-                    text=f"Grouped according to {judges[main]}.",
-                    items=examples_of(sorts, show, text="" if sheet is not None else text),
+                    text=f"Grouped according to {judges[main]}."
+                    + (
+                        ""
+                        if sheet is not None
+                        else " The numbers on the steps are the labels: 1 right, 0 wrong."
+                    ),
+                    items=examples_of(sorts, show),
                 ),
             ),
         )
 
 
-def _percent(figure: Figure) -> str:
-    return "an unknown share" if figure.value is None else f"{100 * figure.value:.1f} %"
+_OUTCOMES = {True: "right answer", False: "wrong answer", None: "outcome not known"}
 
 
 def _labels_as_scores(case: Case, neutral: Neutral) -> CaseScores:
@@ -354,30 +345,19 @@ def _facts(
     judges: Mapping[str, str],
     sheet: Sheet | None,
 ) -> list[str]:
-    def solutions(count: int) -> str:
-        return amount(count, "solution")
-
     facts = [f"{counted(items)}. Process: whether every step is right; outcome: whether the final answer is."]
-    if unknown := sum(item["outcome"] is None for item in items):
-        facts.append(f"The outcome is not known of {solutions(unknown)}, which count in no share.")
-    for source in order:
-        if unknown := sum(item[source] is None for item in items):
-            facts.append(
-                f"According to {judges[source]}, whether every step is right is not known of {solutions(unknown)}, which count in none of its shares."
-            )
-    if sheet is not None and sheet.refused:
-        first = sheet.refused[0]
-        facts.append(
-            f"The PRM could not read {solutions(len(sheet.refused))}, first {first.case.id}: {first.refused}"
-        )
-    if "scores" in order:
+    asked = {"the outcome": "outcome"} | {f"the process according to {judges[of]}": of for of in order}
+    for what, key in asked.items():
+        if unknown := sum(item[key] is None for item in items):
+            facts.append(f"In no share: {amount(unknown, 'solution')} of which {what} is not known.")
+    if sheet is not None:
+        facts += unreadable(sheet)
         facts.append(
             "By a PRM, what is called lucky can be its false alarm, and what is called unlucky an error that it missed."
         )
     if any(j.kind == "value" for case in cases for step in case.labelled.judgements for j in step):
         facts.append(
-            "Labels from rollouts say whether the answer can still be reached, not whether a step is true: a step is wrong when no rollout "
-            "from its end succeeded. The label of a last step is the outcome itself, so a wrong answer always has a wrong step by them."
+            "Labels from rollouts: a step is wrong when no rollout from its end succeeded, so that a wrong answer always has a wrong step."
         )
     return facts
 
@@ -385,46 +365,38 @@ def _facts(
 def _tables(
     rows: Sequence[str], judges: Mapping[str, str], items: Sequence[Item], figures: Figures
 ) -> tuple[Table, Table]:
-    """Counts and shares of the four cells, and the shares that matter, a row for each GROUP/SOURCE."""
-    counts: dict[str, Counter[str | None]] = {}
+    """Shares of the four cells, and the shares that matter, a row for each GROUP/SOURCE."""
+    counts: dict[str, Counter[bool]] = {}
     for row in rows:
         part, source = row.rsplit("/", 1)
-        cells = [cell_of(item[source], item["outcome"]) for item in items]
-        counts[row] = Counter(name for name, m in zip(cells, parts_of(items)[part], strict=True) if m)
+        known = [cell_of(item[source], item["outcome"]) is not None for item in items]
+        counts[row] = Counter(of for of, m in zip(known, parts_of(items)[part], strict=True) if m)
 
     def group(row: str) -> str:
         return row.rpartition("/")[0]
 
-    def of(name: str) -> Cell:
-        share = cell(figures, f"{{}}/{name}")
-        return lambda row: f"{counts[row][name]:,} ({share(row)})"
-
-    judged: dict[str, Column] = {"Steps judged by": lambda row: judges[row.rpartition("/")[2]]}
-    unknown: dict[str, Column] = {"Not known": lambda row: f"{counts[row][None]:,}"}
+    judged: dict[str, Column] = {"Steps judged by": ("text", lambda row: judges[row.rpartition("/")[2]])}
+    four: dict[str, Column] = {title: f"{{}}/{name}" for name, title in CELLS.items()}
+    solutions: dict[str, Column] = {
+        "Solutions": lambda row: counts[row][True],
+        "Not known": lambda row: counts[row][False],
+    }
     rates: dict[str, Column] = {
-        "Threshold": lambda row: figures[f"{row}/lucky-of-right"].policy or ABSENT,
+        "Threshold": ("text", lambda row: figures[f"{row}/lucky-of-right"].policy or ABSENT),
         "Lucky, of right answers": "{}/lucky-of-right",
         "Unlucky, of wrong answers": "{}/unlucky-of-wrong",
     }
     if len({row.rpartition("/")[2] for row in rows}) == 2:
-        same = cell(figures, "{}/both/same-cell")
-        rates["Same cell as the labels"] = lambda row: same(group(row)) if row.endswith("/scores") else ""
-    four: dict[str, Column] = {title: of(name) for name, title in CELLS.items()}
-    note = "Shares are of the solutions whose steps and outcome are known."
+        rates["Same cell as the labels"] = (
+            "share",
+            lambda row: figures.get(f"{group(row)}/both/same-cell") if row.endswith("/scores") else "",
+        )
+    note = "Of the solutions whose steps and outcome are known."
     return (
         table_of(
-            "The four cells: solutions (%)",
-            "Group",
-            rows,
-            judged | four | unknown,
-            figures,
-            label=group,
-            left=2,
-            note=note,
+            "The four cells (%)", "Group", rows, judged | four | solutions, figures, label=group, note=note
         ),
-        table_of(
-            "Where process and outcome part (%)", "Group", rows, judged | rates, figures, label=group, left=3
-        ),
+        table_of("Where process and outcome part (%)", "Group", rows, judged | rates, figures, label=group),
     )
 
 

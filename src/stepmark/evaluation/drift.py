@@ -25,14 +25,13 @@ from stepmark.evaluation.cases import Case, unique
 from stepmark.evaluation.result import EvaluationResult, Item, shown
 from stepmark.evaluation.scores import CaseScores, Sheet, check_how, solution_score
 from stepmark.evaluation.sources import read_cases
-from stepmark.evaluation.views import (  # fmt: skip
-    Cell,
+from stepmark.evaluation.views import (
     Figures,
+    Kind,
     card,
     examples_of,
     problem,
     series_of,
-    starred,
     table_of,
     tile,
     unreadable,
@@ -62,10 +61,6 @@ def read_parts(
         files: the data.
         by: "policy", who wrote the solution; "file", one stage a file. Where files share ids, all become PART:ID.
         columns: as `store.read_rows`.
-
-    Raises:
-        UsageError: less than two parts; a solution without a policy.
-        InputError: what the reader of the data refuses.
     """
     if by == "policy":
         cases = read_cases(files, columns=columns)
@@ -113,11 +108,7 @@ def items_of(
     reference: str,
     bins: int = 10,
 ) -> list[Item]:
-    """One item a case: its part, its outcome, its score (the aggregate; None when it has none), its length.
-
-    Raises:
-        UsageError: there is no such part.
-    """
+    """One item a case: its part, its outcome, its score (the aggregate; None when it has none), its length."""
     known = list(dict.fromkeys(parts[row.case.id] for row in sheet.rows))
     if reference not in known:
         raise UsageError(f"`against` {reference}: there is no such part; parts: {', '.join(known)}")
@@ -203,21 +194,21 @@ def signs(figures: Figures, part: str, reference: str, *, percent: bool = True) 
     rises = {what: figure.low is not None and figure.low > 0 for what, figure in change.items()}
     falls = {what: figure.high is not None and figure.high < 0 for what, figure in change.items()}
     points = {what: f"{shown(figure)} points" for what, figure in change.items()}
+    points["steps"] = f"{shown(change['steps'], scale=1)} steps"
     if not percent:
         points |= {what: shown(change[what], scale=1) for what in ("mean_score", "gap", "wrong_q50")}
-    score, accuracy, over = rises["mean_score"], rises["accuracy"], figures[f"{part}/gap"].low
+    gains, over = rises["accuracy"], figures[f"{part}/gap"].low or 0.0
     rules = {
-        f"scores rise ({points['mean_score']}) while accuracy falls ({points['accuracy']})": score and falls["accuracy"],
-        f"scores rise ({points['mean_score']}) without a gain in accuracy that the data can tell": score and not (falls["accuracy"] or accuracy),
-        f"scores rise more, or fall less, than accuracy ({points['gap']})": rises["gap"] and (accuracy or not score),
-        f"the median wrong answer scores higher ({points['wrong_q50']})": rises["wrong_q50"],
-        f"more wrong answers pass the threshold ({points['wrong_above']})": rises["wrong_above"],
-        f"the PRM tells right from wrong less well (AUC {points['auc']})": falls["auc"],
+        "scores rise while accuracy does not": ("mean_score", rises["mean_score"] and not gains),
+        "scores rise more, or fall less, than accuracy": ("gap", rises["gap"] and (gains or not rises["mean_score"])),
+        "the median wrong answer scores higher": ("wrong_q50", rises["wrong_q50"]),
+        "more wrong answers pass the threshold": ("wrong_above", rises["wrong_above"]),
+        "AUC falls": ("auc", falls["auc"]),
         # A PRM that grew too cautious is not hacked.
-        f"it is overconfident, and less calibrated than before (ECE {points['ece']})": rises["ece"] and over is not None and over > 0,
-        f"solutions are longer ({shown(change['steps'], scale=1)} steps) without a gain in accuracy that the data can tell": rises["steps"] and not accuracy,
+        "overconfident, and ECE rises": ("ece", rises["ece"] and over > 0),
+        "longer solutions without a gain in accuracy": ("steps", rises["steps"] and not gains),
     }  # fmt: skip
-    return [sign for sign, applies in rules.items() if applies]
+    return [f"{sign} ({points[what]})" for sign, (what, applies) in rules.items() if applies]
 
 
 @settings
@@ -251,11 +242,7 @@ class Drift(Evaluation):
         return self.of_parts(run.grade(run.take(cases)), run, parts, by=by)
 
     def of_parts(self, sheet: Sheet, run: Run, parts: Mapping[str, str], *, by: str) -> EvaluationResult:
-        """The result of graded cases.
-
-        Raises:
-            UsageError: no such reference, or no known outcome.
-        """
+        """The result of graded cases."""
         how = check_how(self.aggregate, sheet)
         at = sheet.threshold if self.threshold is None else self.threshold
         chosen = self.against if self.against is not None else parts[sheet.rows[0].case.id]
@@ -341,32 +328,29 @@ def _tables(
     percent: bool,
 ) -> list[Table]:
     counts = Counter((item["part"], item["outcome"]) for item in items)
-    scale, digits = (100.0, 1) if percent else (1.0, 3)
-
-    def change(what: str, scale: float = 100, digits: int = 1) -> Cell:
-        return lambda name: starred(figures[f"{name} less {names[0]}/{what}"], scale=scale, digits=digits)
-
-    calm = [name for name, said in warned.items() if not said]
-    signs_ = Table(
-        title=f"Warning signs, compared with {names[0]}",
-        columns=("Part", "Sign"),
-        rows=tuple((name, sign) for name, said in warned.items() for sign in said),
-        align=("left", "left"),
-        note=f"No sign in: {', '.join(calm)}." if calm else "",
+    scores: Kind = "share" if percent else "number"
+    change: Kind = "points" if percent else "change"
+    less = f"{{}} less {names[0]}/"
+    signs_ = table_of(
+        f"Warning signs, compared with {names[0]}",
+        "Part",
+        [name for name in names[1:] if warned[name]],
+        {"Signs": ("text", lambda name: "; ".join(warned[name]))},
+        figures,
     )
     parts = table_of(
         "Parts",
         "Part",
         names,
         {
-            "Right": lambda name: f"{counts[name, True]:,}",
-            "Wrong": lambda name: f"{counts[name, False]:,}",
+            "Right": lambda name: counts[name, True],
+            "Wrong": lambda name: counts[name, False],
             "Accuracy (%)": "{}/accuracy",
             "AUC (%)": "{}/auc",
             "ECE (%)": "{}/ece",
             "Wrong: pass (%)": "{}/wrong_above",
-            "Wrong: median": ("{}/wrong_q50", scale, digits),
-            "Steps": ("{}/steps", 1, 1),
+            "Wrong: median": (scores, "{}/wrong_q50"),
+            "Steps": ("mean", "{}/steps"),
         },
         figures,
         note="AUC and ECE: a solution's score against whether its answer is right. Wrong: of the wrong answers, the share at or over the "
@@ -377,14 +361,14 @@ def _tables(
         "Part",
         names[1:],
         {
-            "Accuracy": change("accuracy"),
-            "Mean score": change("mean_score", scale, digits),
-            "Gap": change("gap", scale, digits),
-            "AUC": change("auc"),
-            "ECE": change("ece"),
-            "Wrong: median": change("wrong_q50", scale, digits),
-            "Wrong: pass": change("wrong_above"),
-            "Steps": change("steps", 1, 2),
+            "Accuracy": ("points", less + "accuracy"),
+            "Mean score": (change, less + "mean_score"),
+            "Gap": (change, less + "gap"),
+            "AUC": ("points", less + "auc"),
+            "ECE": ("points", less + "ece"),
+            "Wrong: median": (change, less + "wrong_q50"),
+            "Wrong: pass": ("points", less + "wrong_above"),
+            "Steps": ("change", less + "steps"),
         },
         figures,
         note="Gap: mean score less accuracy. In points, but steps. With a star: the interval leaves no change out.",

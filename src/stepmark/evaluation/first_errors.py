@@ -30,7 +30,7 @@ from stepmark.metrics.first_error import first_wrong
 from stepmark.metrics.intervals import Floats, Statistic, shares
 from stepmark.records import LabelledSolution, Problem, Solution
 from stepmark.report.evaluation import Section
-from stepmark.report.tables import ABSENT, Table
+from stepmark.report.tables import Table
 from stepmark.settings import settings
 from stepmark.verifiers.checks import check, check_names
 from stepmark.words import amount
@@ -122,11 +122,7 @@ class FirstErrors(Rated):
         return label - self.counts_from
 
     def item(self, case: Case, ratings: Ratings, scores: Sequence[float | None]) -> Item:
-        """See `Rated.item`: the earlier of the first errors that the PRM and the exact checks name.
-
-        Raises:
-            InputError: a case whose first error is not known.
-        """
+        """See `Rated.item`: the earlier of the first errors that the PRM and the exact checks name."""
         truth, named = known_error(case), first_wrong(ratings)
         if names := check_names(self.checks):
             steps = [step.text for step in case.solution.steps]
@@ -173,7 +169,7 @@ class FirstErrors(Rated):
         counts = Counter((item["group"], item["label"] != -1) for item in items)
 
         def count(wrong: bool) -> Cell:
-            return lambda name: "" if name == "average" else f"{counts[name, wrong]:,}"
+            return lambda name: "" if name == "average" else counts[name, wrong]
 
         return {"Wrong": count(True), "Right": count(False)}
 
@@ -283,13 +279,9 @@ def distance_table(items: Sequence[Item]) -> Table:
             counts[item["group"]][_kind(item)] += 1
     kinds = {"found": "Exact", "early": "Early", "late": "Late", "missed": "None named", "unread": "Not read"}
 
-    def percent(kind: str) -> Cell:
-        def text(name: str) -> str:
-            total = counts[name].total()
-            return f"{100 * counts[name][kind] / total:.1f}" if total else ABSENT
+    def share(kind: str) -> Column:
+        return "share", lambda name: counts[name][kind] / total if (total := counts[name].total()) else None
 
-        return text
-
-    columns: dict[str, Column] = {label: percent(kind) for kind, label in kinds.items()}
+    columns = {label: share(kind) for kind, label in kinds.items()}
     title = "Distance of the named step from the first wrong one (wrong solutions, %)"
     return table_of(title, "Subset", list(counts), columns, {})

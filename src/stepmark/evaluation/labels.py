@@ -37,12 +37,22 @@ from stepmark.evaluation.first_errors import distance_table, harmonic
 from stepmark.evaluation.result import EvaluationResult, Figure, Item, shown
 from stepmark.evaluation.scores import CaseScores
 from stepmark.evaluation.thresholds import check_asked, policies
-from stepmark.evaluation.views import Column, card, examples_of, problem, table_of, tiles_of
+from stepmark.evaluation.views import (
+    Cell,
+    Column,
+    Kind,
+    card,
+    examples_of,
+    problem,
+    table_of,
+    tiles_of,
+    written,
+)
 from stepmark.labels.consensus import side_by_side
 from stepmark.metrics.agreement import alphas
 from stepmark.metrics.first_error import first_wrong
 from stepmark.metrics.intervals import Floats, Statistic, of_parts, ratio_statistic, shares
-from stepmark.records import DEFAULT_AXIS, LabelledSolution, StepScores
+from stepmark.records import DEFAULT_AXIS, StepScores
 from stepmark.report.evaluation import Examples, Report, Section
 from stepmark.settings import settings
 from stepmark.words import amount
@@ -111,8 +121,11 @@ class LabelAgreement(Evaluation):
         cases = run.take(self.read(run))
         if not self.labels:
             axis = run.axis or DEFAULT_AXIS
-            if not any(axis in case.labelled.axes for case in cases):
-                raise _no_axis(axis, [case.labelled for case in cases], run.data)
+            known = list(dict.fromkeys(name for case in cases for name in case.labelled.axes))
+            if axis not in known:
+                raise InputError(
+                    f"expected judgements on the axis {axis!r}, found the axes: {', '.join(known) or 'none'}"
+                )
             cases = [replace(case, labelled=case.labelled.on_axis(axis)) for case in cases]
             sheet = run.grade(cases)
             truth = {case.id: first_wrong(ratings_of(case.labelled)) for case in cases}
@@ -150,22 +163,17 @@ class LabelAgreement(Evaluation):
         return self._result(pairs, run, "labels", axes)
 
     def _axes(self, run: Run, cases: Sequence[Case], rows: Sequence[LabelledRow]) -> list[str]:
-        """The axes that both judge, in the reference's order.
-
-        Raises:
-            InputError: there is none, or not the one that was asked for.
-        """
-        reference = list(dict.fromkeys(axis for case in cases for axis in case.labelled.axes))
-        judged = {axis for row in rows for axis in row.labelled.axes}
+        """The axes that both judge, in the reference's order."""
+        reference, judged = (
+            list(dict.fromkeys(axis for one in side for axis in one.labelled.axes)) for side in (cases, rows)
+        )
         if not reference or not judged:  # nothing is rated: the figures say so
             return [run.axis or DEFAULT_AXIS]
         axes = [axis for axis in reference if axis in judged and run.axis in (None, axis)]
-        if not axes and run.axis is not None:
-            lacking = rows if run.axis in reference else cases
-            raise _no_axis(run.axis, [one.labelled for one in lacking], run.data)
         if not axes:
+            wanted = "an axis that both judge" if run.axis is None else f"judgements on the axis {run.axis!r}"
             raise InputError(
-                f"expected axes in common, found {', '.join(reference)} in the reference and {', '.join(sorted(judged))} in the labels",
+                f"expected {wanted}, found {', '.join(reference)} in the reference and {', '.join(judged)} in the labels",
                 where=", ".join(map(str, self.labels)),
             )
         if run.axis is None and (alone := sorted({*reference, *judged} - {*axes})):
@@ -194,12 +202,6 @@ class LabelAgreement(Evaluation):
         names = [*dict.fromkeys(item["group"] for item in items), "all"]
         names = names if len(names) > 2 else ["all"]
         rated = sum(rating is not None for item in items for rating in item["truth"])
-        both = sum(
-            None not in pair
-            for item in items
-            for named in item["named"]
-            for pair in zip(item["truth"], named, strict=True)
-        )
         repeats = max(len(item["named"]) for item in items)
         firsts = [
             {
@@ -211,11 +213,9 @@ class LabelAgreement(Evaluation):
         ]
         known = [item for item in firsts if item["label"] is not None]
         tables = []
-        for title, scale, columns, note in _TABLES:
+        for title, kind, columns, note in _TABLES:
             cells: dict[str, Column] = {
-                column: (f"{{}}/{what}", scale, 1 if scale > 1 else 2)
-                for column, what in columns.items()
-                if f"all/{what}" in figures
+                column: (kind, f"{{}}/{what}") for column, what in columns.items() if f"all/{what}" in figures
             }
             tables += [table_of(title, "Part", names, cells, figures, note=note)] if cells else []
         parts = [
@@ -238,14 +238,14 @@ class LabelAgreement(Evaluation):
             title=f"Labels: {name} against the reference",
             verdict=_verdict(figures, axes if len(axes) > 1 else ()),
             facts=(
-                f"{amount(len(items), 'solution')}, {amount(rated, 'step')} rated by the reference, {amount(both, 'pair')} of ratings"
-                f"{f' over {repeats} repeats' if repeats > 1 else ''}.",
+                f"{amount(len(items), 'solution')}, {amount(rated, 'step')} rated by the reference"
+                f"{f', {repeats} repeats' if repeats > 1 else ''}.",
                 INTERVALS,
             ),
             tiles=tiles_of(
                 figures,
                 {
-                    "Kappa": ("all/kappa", 1, 2),
+                    "Kappa": ("coefficient", "all/kappa"),
                     "First errors, F1": "all/f1",
                     "Wrong steps found": "all/recall",
                     "Right of those called wrong": "all/precision",
@@ -260,10 +260,10 @@ class LabelAgreement(Evaluation):
         return run.result(self, report, figures, items, prm=name)
 
 
-_TABLES = (
+_TABLES: tuple[tuple[str, Kind, Mapping[str, str], str], ...] = (
     (
         "Agreement",
-        1,
+        "coefficient",
         {
             "Kappa": "kappa",
             "Alpha": "alpha",
@@ -275,7 +275,7 @@ _TABLES = (
     ),
     (
         "Wrong steps and first errors (%)",
-        100,
+        "share",
         {
             "Precision": "precision",
             "Recall": "recall",
@@ -288,18 +288,12 @@ _TABLES = (
     ),
     (
         "Stability over repeats (%)",
-        100,
+        "share",
         {"Equal ratings": "stability/step", "Equal first errors": "stability/first error"},
         "Over pairs of repeats.",
     ),
 )
-"""Title, scale, column to figure, note."""
-
-
-def _no_axis(axis: str, labelled: Sequence[LabelledSolution], files: Sequence[Source]) -> InputError:
-    known = ", ".join(dict.fromkeys(name for one in labelled for name in one.axes)) or "none"
-    where = ", ".join(file for file in files if isinstance(file, str)) or None
-    return InputError(f"expected judgements on the axis {axis!r}, found the axes: {known}", where=where)
+"""Title, kind, column to figure, note."""
 
 
 def _key(case: Case) -> tuple[str, tuple[str, ...]]:
@@ -467,19 +461,19 @@ def _keys(figures: Mapping[str, Figure], what: str) -> list[str]:
     return sorted(keys, key=(lambda key: int(key.split()[0])) if what == "step" else str)
 
 
-def _counted(items: Sequence[Item], what: str) -> Any:
+def _counted(items: Sequence[Item], what: str) -> Cell:
     counts = Counter(
         _place(step) if what == "step" else item["types"][step]
         for item in items
         for step, rating in enumerate(item["truth"])
         if rating == -1
     )
-    return lambda key: f"{counts[key]:,}"
+    return counts.__getitem__
 
 
 def _verdict(figures: Mapping[str, Figure], parts: Sequence[str]) -> str:
     if parts:
-        kappas = (f"{part} {shown(figures[f'{part}/kappa'], scale=1, digits=2)}" for part in parts)
+        kappas = (f"{part} {written(figures[f'{part}/kappa'], 'coefficient')}" for part in parts)
         return f"Kappa by part: {'; '.join(kappas)}."
     kappa, people = figures["all/kappa"], figures.get("all/reference/alpha")
     if kappa.value is None:
@@ -488,9 +482,9 @@ def _verdict(figures: Mapping[str, Figure], parts: Sequence[str]) -> str:
         )
     beside = ""
     if people is not None and people.value is not None:
-        beside = f"; the reference's raters among themselves: alpha {shown(people, scale=1, digits=2)}"
+        beside = f"; the reference's raters among themselves: alpha {written(people, 'coefficient')}"
     return (
-        f"Kappa {shown(kappa, scale=1, digits=2)}{beside}. The judge finds {shown(figures['all/recall'])} % of the wrong steps, and "
+        f"Kappa {written(kappa, 'coefficient')}{beside}. The judge finds {shown(figures['all/recall'])} % of the wrong steps, and "
         f"{shown(figures['all/precision'])} % of the steps that it calls wrong are. It names the first error exactly in "
         f"{shown(figures['all/error'])} % of the wrong solutions."
     )

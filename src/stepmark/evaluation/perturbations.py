@@ -24,9 +24,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from stepmark.labels.exact import compute
 from stepmark.records import Solution, Step
 from stepmark.registry import unknown_name
+from stepmark.verifiers.checks import check, check_names
 
 SEPARATOR = "::"
 """Between a solution's id and a perturbation's name in the id of a changed solution."""
@@ -80,11 +80,7 @@ def _register(*, keeps_meaning: bool) -> Callable[[Change], Change]:
 
 
 def perturbation(name: str) -> Perturbation:
-    """The perturbation of this name.
-
-    Raises:
-        UnknownNameError: no such perturbation; the message gives the nearest names.
-    """
+    """The perturbation of this name."""
     if name not in PERTURBATIONS:
         raise unknown_name("perturbation", name, tuple(PERTURBATIONS))
     return PERTURBATIONS[name]
@@ -221,36 +217,30 @@ def continued(text: str) -> str | None:
 
 NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+"
 """A number as people write it: 7, 14,000, 3.50, .5; no sign."""
-_FRAC = r"\\[dt]?frac\s*\{\s*[0-9.,]+\s*\}\s*\{\s*[0-9.,]+\s*\}"
-_OPERATOR = r"[-+*/×÷−]|\\times\b|\\cdot\b|\\div\b|(?<=[0-9)])\s?x\s?(?=[0-9($])"
-_PIECE = rf"(?:{_FRAC}|\\?\$(?=\s*[0-9.])|{NUMBER}|{_OPERATOR}|(?<!\\)[()]|[ \t])"
-# A look-ahead whose match is taken whole, and not `++`, which CPython before 3.11.5 gets wrong on groups (gh-106052).
-_CALCULATION = re.compile(rf"(?=(?P<left>{_PIECE}+))(?P=left)=[ \t]*(?:\\?\$)?(?P<right>-?(?:{NUMBER}))")
-# What may not follow: the calculation would go on, or the number have a unit that changes its value.
-_GOES_ON = re.compile(
-    r"\s*(?:[-+*/×÷−^_(!]\s*[\w\\($]|\\(?:times|cdot|div|frac|dfrac|pi|sqrt)\b|\\?%|[.,]?[0-9]|[a-zA-Z]\b)"
-)
-_GLUED = re.compile(
-    r"(?:[\w)}\]^_\\.,]|[-+*/×÷−^]\s*|\\(?:times|cdot|div|sin|cos|tan|cot|sec|csc|log|ln|exp|pi|sqrt)\s*)\Z"
-)
-_COMPUTES = re.compile(rf"[0-9)}}]\s*(?:{_OPERATOR})|\\[dt]?frac")
-_TRIES = 20
+_TRIES = 40
 
 
 @_register(keeps_meaning=False)
 def wrong_number(solution: Solution, rng: random.Random) -> Perturbed | None:
     """One number of one true calculation has another value, which makes the step provably false."""
-    places = [(at, span) for at, text in enumerate(solution.texts) for span in calculations(text)]
-    for _ in range(_TRIES if places else 0):
-        at, (first, last) = rng.choice(places)
+
+    def refuted(text: str) -> bool:
+        return bool(check(solution.problem.text, [text], names=check_names("equation")))
+
+    places = [
+        (at, match.span())
+        for at, text in enumerate(solution.texts)
+        if "=" in text and not refuted(text)
+        for match in re.finditer(NUMBER, text)
+    ]
+    rng.shuffle(places)
+    for at, (start, end) in places[:_TRIES]:
         text = solution.texts[at]
-        start, end = rng.choice([m.span() for m in re.finditer(NUMBER, text[first:last])])
-        start, end = start + first, end + first
         # "1 apples" would be wrong for its grammar.
         counted = re.match(r"\s+[a-z]{2,}", text[end:]) is not None
         new = other_number(text[start:end], rng, singular=counted)
         altered = text[:start] + new + text[end:]
-        if holds(altered[first : last + len(new) - (end - start)]) is False:
+        if refuted(altered):
             steps = list(solution.steps)
             steps[at] = _bare(steps[at], altered)
             return _changed(solution, f"{text[start:end]} became {new} in step {at + 1}", steps, at)
@@ -284,41 +274,6 @@ def shuffled_steps(solution: Solution, rng: random.Random) -> Perturbed | None:
             note = f"steps in the order {', '.join(str(at + 1) for at in order)}"
             return _changed(solution, note, [solution.steps[at] for at in order])
     return None
-
-
-def calculations(text: str) -> Iterator[tuple[int, int]]:
-    r"""Where the calculations of a text stand that can be computed and are exactly true.
-
-    A calculation is `EXPRESSION = NUMBER` of numbers, brackets and + - * / (also ``×``, ``÷``, ``\times``, ``\cdot``, ``\div``,
-    ``\frac{a}{b}`` and money signs) that is no part of a longer formula.
-    """
-    at = 0
-    while match := _CALCULATION.search(text, at):
-        # In "a = 3 + 4 = 7 + 1 = 8" what is one side of an equation begins the next.
-        at = match.end("left") + 1
-        equals = match.end("left")
-        left = match["left"].lstrip(" \t")
-        while left.startswith("(") and left.count("(") > left.count(")"):
-            left = left[1:].lstrip(" \t")  # "(3 + 4 = 7)": the bracket holds the equation
-        start = equals - len(left)
-        if _GOES_ON.match(text, match.end()) or _GLUED.search(text[:start]):
-            continue
-        if _COMPUTES.search(left) and holds(text[start : match.end()]):
-            at = match.end()
-            yield start, match.end()
-
-
-def holds(calculation: str) -> bool | None:
-    """Whether `EXPRESSION = NUMBER` is exactly true; None if it cannot be computed."""
-    left, right = (compute(_in_signs(side)) for side in calculation.split("=", 1))
-    return None if left is None or right is None else left == right
-
-
-def _in_signs(side: str) -> str:
-    side = re.sub(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r"(\1)/(\2)", side)
-    side = re.sub(r"\\times\b|\\cdot\b|×|x", "*", side)
-    side = re.sub(r"\\div\b|÷", "/", side)
-    return side.replace("−", "-").replace("\\$", "").replace("$", "").strip()
 
 
 def other_number(shown: str, rng: random.Random, *, singular: bool = False) -> str:
@@ -355,9 +310,6 @@ def perturbed(
     """The changed copies of a solution: each perturbation that applies, with the solution under the id "ID::NAME".
 
     What is done depends on the seed, the perturbation's name and the solution's own text alone.
-
-    Raises:
-        UnknownNameError: no such perturbation.
     """
     for name in names:
         text = json.dumps([f"{seed}:{name}", solution.problem.text, *solution.texts])

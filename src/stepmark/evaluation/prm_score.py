@@ -95,12 +95,7 @@ class PRMScore(Benchmark):
         return read_prmbench(run.data, lengths=lengths, columns=run.columns, numbered=self.numbered)
 
     def of_sheet(self, sheet: Sheet, run: Run) -> EvaluationResult:
-        """The result of cases of which every step is judged.
-
-        Raises:
-            InputError: a step that nobody judged.
-            UsageError: a threshold that cannot be applied.
-        """
+        """The result of cases of which every step is judged."""
         chosen = policies(self.threshold, sheet, sheet.groups, {})
         policy = next(iter(chosen.values()))
         items = self.items_of(sheet, policy)
@@ -112,10 +107,6 @@ class PRMScore(Benchmark):
         """One item a case with its confusion matrix: `tp` right called right, `fp` wrong called right, `tn` wrong called wrong, `fn`
         right called wrong; `unread` steps without a score; `named` whether the first wrong step is called wrong (None without
         one). A step that the exact checks refute is called wrong where it has a score.
-
-        Raises:
-            InputError: a case with a step that nobody judged.
-            UsageError: a policy without a threshold for scores without classes.
         """
         items = []
         names = check_names(self.checks)
@@ -220,7 +211,7 @@ class PRMScore(Benchmark):
         """See `Benchmark.columns`."""
         counts = Counter(item["group"] for item in items)
         counts["overall"] = len(items) - counts[_ORIGINALS]
-        return {"Solutions": lambda name: f"{counts[name]:,}" if name in counts else ""}
+        return {"Solutions": lambda name: counts.get(name, "")}
 
     def facts(self, items: Sequence[Item], sheet: Sheet | None) -> list[str]:
         """See `Benchmark.facts`."""

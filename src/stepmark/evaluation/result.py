@@ -218,16 +218,15 @@ def read_result(path: str | Path) -> dict[str, Any]:
         raise InputError(
             f"expected the result of stepmark evaluate as JSON: {error}", where=str(path)
         ) from None
-    keys = ("format", "evaluation", "prm", "figures", "items", "data", "settings")
-    if not isinstance(body, dict) or any(key not in body for key in keys):
-        raise InputError("expected a result.json of stepmark evaluate, found something else", where=str(path))
-    if body["format"] != FORMAT:
+    keys = {"format", "evaluation", "prm", "figures", "items", "data", "settings"}
+    if not isinstance(body, dict) or not keys <= body.keys() or body["format"] != FORMAT:
         raise InputError(
-            f"expected format {FORMAT}, found {body['format']!r}", where=str(path), field="format"
+            f"expected a result.json of stepmark evaluate, format {FORMAT}, found something else",
+            where=str(path),
         )
     items = body["items"]
     if not isinstance(items, list) or not all(
-        isinstance(item, dict) and "id" in item and "problem" in item for item in items
+        isinstance(item, dict) and {"id", "problem"} <= item.keys() for item in items
     ):
         raise InputError(
             "expected a list of objects with an id and a problem", where=str(path), field="items"

@@ -24,7 +24,6 @@ solution has its low score already. Solutions without a score, before or after, 
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,9 +39,9 @@ from stepmark.evaluation.base import INTERVALS, Evaluation, Run
 from stepmark.evaluation.cases import Case, first_error
 from stepmark.evaluation.perturbations import PERTURBATIONS, Perturbed, perturbation, perturbed
 from stepmark.evaluation.result import EvaluationResult, Item, shown
-from stepmark.evaluation.scores import CaseScores, Sheet, solution_score
-from stepmark.evaluation.views import Cell, Figures, card, problem, table_of, tiles_of, value_cell
-from stepmark.metrics.aggregate import check_aggregate, check_score
+from stepmark.evaluation.scores import CaseScores, Sheet, check_how, solution_score
+from stepmark.evaluation.views import Cell, Figures, Value, card, problem, table_of, tiles_of
+from stepmark.metrics.aggregate import check_score
 from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic
 from stepmark.models.prm import first_error as first_under
 from stepmark.records import LabelledSolution, ScoreKind
@@ -93,39 +92,20 @@ class Robustness(Evaluation):
         return self.of_trials(run.grade(to_grade(changes)), run, changes)
 
     def judging(self, sheet: Sheet) -> Judging:
-        """These settings with the PRM's own, and the default margin, in the place of None.
-
-        Raises:
-            UnknownNameError: no such aggregate.
-            ScoreKindError: the aggregate means nothing for these scores.
-            UsageError: no aggregate is known, no default margin exists for these scores, or a setting is out of range.
-        """
-        how = sheet.aggregate if self.aggregate is None else self.aggregate
-        if how is None:
-            raise UsageError("the scores do not say how their PRM aggregates; choose with `aggregate`")
-        check_aggregate(how, sheet.kind)
+        """These settings with the PRM's own, and the default margin, in the place of None."""
+        how = check_how(self.aggregate, sheet)
         threshold = sheet.threshold if self.threshold is None else self.threshold
         if threshold is not None:
-            try:
-                check_score(threshold, sheet.kind, step=0)
-            except ValueError:
-                raise UsageError(f"the threshold {threshold!r} is no {sheet.kind}") from None
-        margin = self.margin
-        if margin is None:
-            margin = None if how == "sum-logit" else _MARGINS.get(sheet.kind)
+            check_score(threshold, sheet.kind, step=0)
+        margin = _MARGINS.get(sheet.kind) if self.margin is None else self.margin
         if margin is None:
             raise UsageError(
-                f"there is no usual margin for the {how} of {sheet.kind} scores; give `margin`, the rise that "
-                "counts as a success of the attack"
+                f"there is no usual margin for {sheet.kind} scores; give `margin`, the rise that counts as a success of the attack"
             )
         return Judging(aggregate=how, threshold=threshold, margin=margin)
 
     def of_trials(self, sheet: Sheet, run: Run, changes: Sequence[Trial]) -> EvaluationResult:
-        """What the changes do to the scores of a PRM.
-
-        Raises:
-            UsageError: no changes, a case without scores, or settings that do not fit the scores.
-        """
+        """What the changes do to the scores of a PRM."""
         if not changes:
             raise UsageError("there is nothing to compare: no perturbation applies to any solution")
         how = self.judging(sheet)
@@ -150,7 +130,11 @@ class Robustness(Evaluation):
             ),
             sections=(
                 Section(title="At a glance", text=_GLANCE, items=(_table(names, figures),)),
-                Section(title="Examples", text=_EXAMPLES, items=examples(sheet, changes, items, how, names)),
+                Section(
+                    title="Examples",
+                    text="The attacks that succeeded by the largest rise, or smallest fall, of the score; where none did, any change.",
+                    items=examples(sheet, changes, items, how, names),
+                ),
             ),
         )
         return run.result(
@@ -205,14 +189,7 @@ class Trial:
 
 
 def trials(cases: Sequence[Case], names: Sequence[str] = tuple(PERTURBATIONS), seed: int = 0) -> list[Trial]:
-    """Every change that applies to every case, in the order of the cases.
-
-    Raises:
-        UnknownNameError: no such perturbation.
-        UsageError: two cases have one id.
-    """
-    if len({case.id for case in cases}) < len(cases):
-        raise UsageError("two cases have one id; expected every id once")
+    """Every change that applies to every case, in the order of the cases."""
     return [
         Trial(original=case, name=name, perturbed=made)
         for case in cases
@@ -232,28 +209,17 @@ def to_grade(found: Sequence[Trial]) -> list[Case]:
 def items_of(found: Sequence[Trial], sheet: Sheet, how: Judging) -> list[dict[str, Any]]:
     """One row a trial, with all that is needed to compute every figure again.
 
-    Keys: `id`, `original` (its id), `perturbation`, `keeps_meaning`, `problem` (what the bootstrap draws),
-    `group`, `right` (are the original's steps all right by its labels), `before` and `after` (the aggregate),
-    `good_before` and `good_after` (the verdict), `success` (of the attack), `broken_step`, `step_before` and `step_after` (the
-    scores of the broken step), `step_missed` (whether it is not under the threshold now, asked only where it was not before),
-    `note`, `refused` (why there is no score). What is not known is None. The words are defined at the top of this module.
-
-    Raises:
-        UsageError: a case without scores in the sheet, or an aggregate that is infinite.
+    `right`: whether the original's steps are all right by its labels; `before` and `after`: the aggregate; `step_missed`: whether the broken
+    step is not under the threshold now, asked only where it was not before. What is not known is None.
     """
     by_id = {row.case.id: row for row in sheet.rows}
-    missing = next((case.id for case in to_grade(found) if case.id not in by_id), None)
-    if missing is not None:
-        raise UsageError(
-            f"there are no scores for {missing!r}; were they made with the same seed and perturbations?"
-        )
     return [_item(trial, by_id[trial.original.id], by_id[trial.case.id], how) for trial in found]
 
 
 def _item(trial: Trial, before: CaseScores, after: CaseScores, how: Judging) -> dict[str, Any]:
     keeps = perturbation(trial.name).keeps_meaning
     first = first_error(trial.original.labelled)
-    score_before, score_after = (_aggregate(row, how.aggregate) for row in (before, after))
+    score_before, score_after = (solution_score(row, how.aggregate) for row in (before, after))
     good_before, good_after = (
         None if (error := first_under(row.scores, how.threshold)) is None else error == -1
         for row in (before, after)
@@ -288,15 +254,6 @@ def _item(trial: Trial, before: CaseScores, after: CaseScores, how: Judging) -> 
         "note": trial.perturbed.note,
         "refused": before.refused or after.refused,
     }
-
-
-def _aggregate(row: CaseScores, how: str) -> float | None:
-    value = solution_score(row, how)
-    if value is not None and not math.isfinite(value):
-        raise UsageError(
-            f"{row.case.id}: the {how} of its scores is {value}, which has no change; take another aggregate"
-        )
-    return value
 
 
 def statistic(items: Sequence[Mapping[str, Any]]) -> Statistic:
@@ -359,15 +316,7 @@ def _float(mask: npt.NDArray[np.bool_]) -> Floats:
     return mask.astype(np.float64)
 
 
-_GLANCE = (
-    "An attack succeeds when a change that keeps the meaning turns a bad verdict into a good one or raises the score by more than "
-    "the margin, and when a change that breaks the meaning does not lower it. The verdict is fooled when a wrong solution "
-    "judged bad is judged good (meaning kept), or a solution judged good stays so (meaning broken)."
-)
-_EXAMPLES = (
-    "The original and its changed copy: the attacks that succeeded by the largest rise (or smallest fall) of the score; "
-    "where none did, one change that had no effect of this sort."
-)
+_GLANCE = "The verdict is fooled when a wrong solution judged bad is judged good (meaning kept), or a solution judged good stays so (meaning broken)."
 
 
 def _facts(items: Sequence[Item], how: Judging) -> list[str]:
@@ -375,11 +324,10 @@ def _facts(items: Sequence[Item], how: Judging) -> list[str]:
     right = Counter(item["right"] for item in originals.values())
     facts = [
         f"{amount(len(originals), 'solution')} of {amount(len({item['problem'] for item in items}), 'problem')} ({right[True]:,} right and "
-        f"{right[False]:,} wrong by their labels, {right[None]:,} without a label), {amount(len(items), 'changed copy', 'changed copies')}. A change that "
-        "keeps the meaning must not raise the score; one that breaks it must lower it.",
+        f"{right[False]:,} wrong by their labels, {right[None]:,} without a label), {amount(len(items), 'changed copy', 'changed copies')}.",
         f"The score of a solution is the {how.aggregate} of its steps; its verdict is good when no step is under "
-        f"{'a threshold, of which there is none here' if how.threshold is None else f'{how.threshold:g}'}; a rise "
-        f"of more than {how.margin:g} counts as a success of an attack.",
+        f"{'a threshold, of which there is none here' if how.threshold is None else f'{how.threshold:g}'}. An attack succeeds when a change that "
+        f"keeps the meaning turns the verdict good or raises the score by more than {how.margin:g}, and when one that breaks it does not lower the score.",
     ]
     unscored = [item for item in items if item["before"] is None or item["after"] is None]
     if unscored:
@@ -395,26 +343,30 @@ def _facts(items: Sequence[Item], how: Judging) -> list[str]:
 def _table(names: Sequence[str], figures: Figures) -> Table:
     kinds = {**{name: perturbation(name).keeps_meaning for name in names}, PRESERVING: True, BREAKING: False}
 
-    def where(figure: str, kept: bool = True, broken: bool = True) -> Cell:
+    def where(kept: str = "", broken: str = "") -> Cell:
         """The cells of a figure, blank for the kind of change that has none."""
-        return lambda name: (
-            shown(figures.get(f"{name}/{figure}")) if (kept if kinds[name] else broken) else ""
-        )
 
-    fooled = {True: where("flips to good"), False: where("stays good")}
-    missed = where("step missed", kept=False)
+        def of(name: str) -> Value:
+            figure = kept if kinds[name] else broken
+            return figures.get(f"{name}/{figure}") if figure else ""
+
+        return of
+
     return table_of(
         "What each change does to the score (shares in %; lower is better)",
         "Change",
         [*names, *(name for name in (PRESERVING, BREAKING) if f"{name}/success" in figures)],
         {
             "Attack succeeds": "{}/success",
-            "Verdict fooled": lambda name: fooled[kinds[name]](name),
-            "False alarms": where("false alarms", broken=False),
-            "Error missed": lambda name: missed(name) if f"{name}/step missed" in figures else "",
-            "Mean change": ("{}/change", 1, 3),
-            "Solutions": lambda name: value_cell(figures, "{}/n")(name) if f"{name}/n" in figures else "",
-            "Meaning": lambda name: "kept" if kinds[name] else "broken",
+            "Verdict fooled": ("share", where("flips to good", "stays good")),
+            "False alarms": ("share", where("false alarms")),
+            "Error missed": (
+                "share",
+                lambda name: figures.get(f"{name}/step missed", ""),
+            ),
+            "Mean change": ("number", "{}/change"),
+            "Solutions": lambda name: getattr(figures.get(f"{name}/n"), "value", ""),
+            "Meaning": ("text", lambda name: "kept" if kinds[name] else "broken"),
         },
         figures,
         label=lambda name: f"mean, {name}" if name in (PRESERVING, BREAKING) else name,

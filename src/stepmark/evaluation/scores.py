@@ -8,10 +8,10 @@ A row of scores is `{"id": …, "scores": […], "score_kind": …, "prm": …, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from stepmark.data.json_rows import json_type
 from stepmark.data.reading import Row, read_rows
@@ -25,6 +25,7 @@ from stepmark.records import Refusal, ScoreKind, Solution, StepScores, compact, 
 from stepmark.store import PartFile, resumed, row_key
 from stepmark.words import amount
 
+T = TypeVar("T")
 _R_PRM = "step_level_validity_scores"
 """Under this key R-PRM's file has its scores."""
 
@@ -92,10 +93,6 @@ def grade_cases(
 ) -> None:
     """Score every case, one row each in `path`; a run that was stopped goes on with what the same command and settings (of the manifest) have
     scored of the same cases. `shown`: show the progress.
-
-    Raises:
-        UsageError: the part was made with other settings or by another PRM, or the path cannot be written.
-        BackendError: the PRM gave a wrong number of scores, or one out of its range.
     """
     about = {
         "score_kind": prm.score_kind,
@@ -137,11 +134,6 @@ def read_scores(path: str | Path, cases: Sequence[Case], *, model: str | None = 
             R-PRM's `{"idx", "scores": {"step_level_validity_scores": […]}}`.
         cases: what to join to.
         model: which model of a file that holds several.
-
-    Raises:
-        InputError: with `FILE:LINE`: a case without a row, an id that stands twice, not one score a step, a score out of range, rows of several PRMs
-            or kinds of score; every case was refused.
-        UsageError: several models and none named.
     """
     result = _joined(path, cases)
     missing = [case for case in cases if case.id not in result]
@@ -174,8 +166,15 @@ def read_scores(path: str | Path, cases: Sequence[Case], *, model: str | None = 
         prm=str(name),
         kind=kind,
         rows=rows,
-        threshold=_threshold(used, kind),
-        aggregate=_aggregate(used),
+        threshold=_own(
+            used, "threshold", f"a threshold of {kind} scores", lambda value: check_score(value, kind, step=0)
+        ),
+        aggregate=_own(
+            used,
+            "aggregate",
+            f"one of {', '.join(AGGREGATES)}",
+            lambda value: AGGREGATES[AGGREGATES.index(value)],
+        ),
         identity=_identity(path),
         checks=str(used[0].data.get("checks") or "none"),
     )
@@ -204,6 +203,17 @@ def _only(rows: Sequence[Row], key: str) -> Any:
     return value
 
 
+def _own(rows: Sequence[Row], key: str, expected: str, check: Callable[[Any], T]) -> T | None:
+    """A setting of the PRM that all rows have; None where they do not say it."""
+    value = _only(rows, key)
+    try:
+        return None if value is None else check(value)
+    except ValueError:
+        raise InputError(
+            f"expected {expected} or null, found {value!r}", where=rows[0].where, field=key
+        ) from None
+
+
 def _only_model(rows: Sequence[Row]) -> str | None:
     names: set[str] = {name for row in rows if isinstance(of := row.data.get("scores"), dict) for name in of}
     if _R_PRM in names or not names:
@@ -213,36 +223,8 @@ def _only_model(rows: Sequence[Row]) -> str | None:
     return names.pop()
 
 
-def _threshold(rows: Sequence[Row], kind: ScoreKind) -> float | None:
-    value = _only(rows, "threshold")
-    try:
-        return None if value is None else check_score(value, kind, step=0)
-    except InputError:
-        raise InputError(
-            f"expected a threshold of {kind} scores or null, found {value!r}",
-            where=rows[0].where,
-            field="threshold",
-        ) from None
-
-
-def _aggregate(rows: Sequence[Row]) -> str | None:
-    value = _only(rows, "aggregate")
-    if value is not None and value not in AGGREGATES:
-        raise InputError(
-            f"expected one of {', '.join(AGGREGATES)} or null, found {value!r}",
-            where=rows[0].where,
-            field="aggregate",
-        )
-    return None if value is None else str(value)
-
-
 def score_lengths(path: str | Path, *, model: str | None = None) -> dict[str, int]:
-    """How many scores a file has for each id; an id without a list of scores is left out.
-
-    Raises:
-        InputError: as `read_scores`.
-        UsageError: several models and none named.
-    """
+    """How many scores a file has for each id; an id without a list of scores is left out."""
     lengths = {}
     for id_, row in _by_id(read_rows(path)).items():
         scores = row.data.get("scores")
@@ -368,13 +350,7 @@ def wrong_count(case: Case, scores: int, where: str) -> InputError:
 
 
 def check_how(how: str | None, sheet: Sheet) -> str:
-    """The aggregate that stands for a solution: the one asked for, else the PRM's own, else "min".
-
-    Raises:
-        UnknownNameError: no such aggregate.
-        ScoreKindError: it means nothing for these scores.
-        UsageError: "sum-logit", which is no probability and may be infinite.
-    """
+    """The aggregate that stands for a solution: the one asked for, else the PRM's own, else "min"."""
     if how == "sum-logit":
         raise UsageError(
             "`aggregate` sum-logit is not on the scale of the scores and may be infinite; use product"

@@ -26,13 +26,13 @@ from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.base import INTERVALS, Evaluation, Run
 from stepmark.evaluation.best_of_n import between
 from stepmark.evaluation.result import EvaluationResult, Item, made_folder, shown
-from stepmark.evaluation.views import Cell, Column, Figures, series_of, starred, table_of, tiles_of
+from stepmark.evaluation.views import Column, Figures, Kind, series_of, table_of, tiles_of, written
 from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic
 from stepmark.models.lazy import Lazy
 from stepmark.problems.loading import read_problems
 from stepmark.records import Problem, Refusal
 from stepmark.report.evaluation import Report, Section
-from stepmark.report.plots import Lines
+from stepmark.report.plots import Lines, Series
 from stepmark.report.tables import Table
 from stepmark.searches.base import Budget, Candidate, Grading, Searching, SearchResult, Steps
 from stepmark.searches.methods import METHODS, load_search, remade
@@ -354,7 +354,7 @@ def _verdict(figures: Figures, names: Sequence[str], budget: int) -> str:
     over = (
         ""
         if lead is None or lead.value is None
-        else f", {starred(lead)} points over the majority vote at equal tokens"
+        else f", {written(lead, 'points')} points over the majority vote at equal tokens"
     )
     return (
         f"With {budget:,} tokens a problem {best} is right most often, on {shown(figures[f'accuracy/{best}/{budget}'])} %{over}. "
@@ -365,25 +365,13 @@ def _verdict(figures: Figures, names: Sequence[str], budget: int) -> str:
 def _sections(
     figures: Figures, names: Sequence[str], budgets: Sequence[int], sizes: Mapping[tuple[str, int], int]
 ) -> tuple[Section, ...]:
-    def table(title: str, what: str, note: str, scale: float = 100, digits: int = 1) -> Table:
-        columns: dict[str, Column] = {f"{at:,}": (f"{what}/{{}}/{at}", scale, digits) for at in budgets}
-        return table_of(title, "Method", names, columns, figures, note=note)
-
-    def over(vote: str) -> Table:
-        def lead(at: int) -> Cell:
-            return lambda name: starred(figures.get(f"over {vote}/{name}/{at}"))
-
+    def table(title: str, kind: Kind, what: str, note: str) -> Table:
+        columns: dict[str, Column] = {f"{at:,}": (kind, f"{what}/{{}}/{at}") for at in budgets}
         return table_of(
-            f"Over {vote} at equal tokens, percentage points",
-            "Method",
-            [name for name in names if name != vote],
-            {f"{at:,}": lead(at) for at in budgets},
-            figures,
-            note=f"Accuracy less that of {vote} for as many tokens, on the same problems; 95 % paired bootstrap intervals, * where 0 is not in "
-            "them; a dash where the vote was not measured near that many tokens.",
+            title, "Method", [name for name in names if what != f"over {name}"], columns, figures, note=note
         )
 
-    def line(name: str) -> Any:
+    def line(name: str) -> Series:
         points = [(figures[f"tokens/{name}/{at}"].value or 0.0, at) for at in budgets]
         points = sorted((spent, at) for spent, at in points if spent > 0)
         series = series_of(name, [figures[f"accuracy/{name}/{at}"] for _, at in points])
@@ -396,35 +384,32 @@ def _sections(
         series=tuple(series for series in map(line, names) if series.y),
         log_x=True,
     )
+    accuracy = table(
+        "Accuracy, %",
+        "share",
+        "accuracy",
+        "With budgets of so many tokens a problem, of which a method may leave some.",
+    )
+    over = [
+        table(
+            f"Over {vote} at equal tokens, percentage points",
+            "points",
+            f"over {vote}",
+            f"Accuracy less that of {vote} for as many tokens, on the same problems; 95 % paired bootstrap intervals, * where 0 is not in "
+            "them; a dash where the vote was not measured near that many tokens.",
+        )
+        for vote in VOTES
+        if vote in names
+    ]
     sized = "; ".join(f"{name} at {at:,}: {size}" for (name, at), size in sizes.items())
+    tokens = table("Tokens spent on a problem", "count", "tokens", f"Sizes: {sized}." if sized else "")
+    found = table(
+        "A right solution is among the candidates, %",
+        "share",
+        "found",
+        "Chosen or not: the ceiling of every choice.",
+    )
     return (
-        Section(
-            title="Accuracy at equal tokens",
-            items=(
-                table(
-                    "Accuracy, %",
-                    "accuracy",
-                    "With budgets of so many tokens a problem, of which a method may leave some.",
-                ),
-                *(over(vote) for vote in VOTES if vote in names),
-                plot,
-            ),
-        ),
-        Section(
-            title="Behind the figures",
-            items=(
-                table(
-                    "Tokens spent on a problem",
-                    "tokens",
-                    f"Sizes: {sized}." if sized else "",
-                    scale=1,
-                    digits=0,
-                ),
-                table(
-                    "A right solution is among the candidates, %",
-                    "found",
-                    "Chosen or not: the ceiling of every choice.",
-                ),
-            ),
-        ),
+        Section(title="Accuracy at equal tokens", items=(accuracy, *over, plot)),
+        Section(title="Behind the figures", items=(tokens, found)),
     )

@@ -24,7 +24,7 @@ from stepmark.data.formats.processbench import read as read_processbench
 from stepmark.data.formats.rows import Counts, LabelledRow, ReaderSettings, need
 from stepmark.data.labelled import detect, items_of_rows
 from stepmark.data.reading import Row, Source, read_rows, row_files
-from stepmark.data.solutions import candidates_of, read_solution, solutions_of, ungraded
+from stepmark.data.solutions import candidates_of, solutions_of, ungraded
 from stepmark.data.traces import TRACES, chat_rows
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, unique
@@ -77,9 +77,6 @@ def files_of(
         data: names.
         dataset: the hub repository; None where there is none.
         names: of its files.
-
-    Raises:
-        UsageError: "hub" where there is none, or the download failed; a folder without such a file; no names.
     """
     results: list[str] = []
     for name in data:
@@ -154,9 +151,6 @@ def read_prmbench(
             length then counts: R-PRM's published scores are of the later row of two different ones.
         columns: as `store.read_rows`.
         numbered: whether a number in front of a step ("3. ") is layout.
-
-    Raises:
-        InputError: with the place: another format, an error step under 1, no steps.
     """
     rows = (row for file in files for row in read_rows(file, columns=columns))
     return _prmbench_cases(rows, lengths or {}, numbered=numbered)
@@ -231,49 +225,11 @@ def _solutions(rows: Iterable[Row], how: str) -> Iterator[Case]:
             )
 
 
-def _prm800k(rows: Iterable[Row]) -> Iterator[Case]:
-    from stepmark.data.formats.prm800k_flat import rated_completion
-
-    for row in rows:
-        yield Case(
-            id=row.place, labelled=rated_completion(row), where=row.where, group="prm800k", unchecked=True
-        )
-
-
-def _trl(row: Row) -> Case:
-    need(row, ("labels",), "TRL")
-    solution = read_solution(row.data, where=row.where).solution
-    judgements = []
-    for number, label in enumerate(row.data["labels"] or ()):
-        if not 0 <= label <= 1:
-            raise InputError(
-                f"label {number} (0-based): expected 0 to 1, found {label!r}", where=row.where, field="labels"
-            )
-        if label not in (0, 1):
-            raise InputError(
-                f"label {number} (0-based) is {label!r}, a share without its trials; expected true or false here",
-                where=row.where,
-                field="labels",
-            )
-        judgements.append((Judgement(kind="correctness", judge="TRL", rating=1 if label else -1),))
-    if not judgements:
-        raise InputError("expected one label a completion, found none", where=row.where, field="labels")
-    return Case(
-        id=solution.id or row.place,
-        labelled=LabelledSolution(solution=solution, judgements=tuple(judgements)),
-        where=row.where,
-        policy=solution.source,
-        unchecked=True,
-    )
-
-
 def _shapes(how: str) -> dict[str, tuple[tuple[str, ...], _Reader]]:
     """Format of `stepmark convert`: the columns that identify a row of it, and the reader of such rows."""
     return {
         "processbench": (("final_answer_correct", "label"), _processbench),
         "prmbench": (("modified_process", "error_steps"), lambda rows: _prmbench_cases(rows, {})),
-        "prm800k-flat": (("responses", "next_response", "rating"), _prm800k),
-        "trl": (("prompt", "completions", "labels"), lambda rows: map(_trl, rows)),
         "stepmark-labels": (("solution", "judgements"), lambda rows: map(_labels, rows)),
         "math-shepherd": (("input", "label", "task"), _math_shepherd),
         **dict.fromkeys(("solutions", "chat", *TRACES), ((), lambda rows: _solutions(rows, how))),
@@ -296,9 +252,6 @@ def read_cases(
         how: how a text is cut into steps.
         axis: the judgements that are the truth, where there are several axes.
         check: is called with each case as it is read, and may raise: long before the last of many texts is cut.
-
-    Raises:
-        InputError: with the place: a row of no known format, or what the reader of that format refuses.
     """
 
     def reader(rows: Iterable[Row]) -> Iterator[Case]:

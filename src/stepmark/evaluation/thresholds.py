@@ -50,11 +50,7 @@ class ThresholdRule:
 
 
 def check_asked(asked: str | None, groups: Collection[str]) -> None:
-    """Refuse what is no policy whatever the scores are; to be called before they are made.
-
-    Raises:
-        UsageError: neither a number nor the name of a policy, or tuned on a group that is not there.
-    """
+    """Refuse what is no policy whatever the scores are; to be called before they are made."""
     if asked is None or asked in ("argmax", "oracle"):
         return
     if asked.startswith("tuned:"):
@@ -71,11 +67,7 @@ def check_asked(asked: str | None, groups: Collection[str]) -> None:
 
 
 def check_neutral(asked: str | None, run: Run) -> None:
-    """Refuse argmax, which takes the neutral class for no error, where the PRM's neutral class counts as negative.
-
-    Raises:
-        UsageError: both.
-    """
+    """Refuse argmax, which takes the neutral class for no error, where the PRM's neutral class counts as negative."""
     if asked == "argmax" and isinstance(run.prm, Lazy) and run.prm.arguments.get("neutral") == "negative":
         raise UsageError(
             "`threshold` argmax takes the neutral class for no error, which `neutral` negative contradicts; give a number"
@@ -96,37 +88,27 @@ def policies(
         sheet: the scores; says the PRM's own threshold and the kind.
         groups: the cases of each group.
         truth: case id to 0-based first error, -1 for none, None for not known.
-
-    Raises:
-        UsageError: no such policy or group; a number out of the range of the scores; no own threshold; nothing to tune on;
-            "argmax" where only some solutions have classes.
-        ScoreKindError: "argmax" for scores without classes or a middle.
     """
     check_asked(asked, groups)
+
+    def everywhere(threshold: float, words: str) -> dict[str, ThresholdRule]:
+        return dict.fromkeys(groups, ThresholdRule(threshold=threshold, words=f"{threshold:.4g}, {words}"))
+
     if asked is None:
         if sheet.threshold is None:
             raise UsageError(
                 f"{sheet.prm} has no threshold of its own; name one: `threshold` 0.5, argmax, tuned:GROUP or oracle"
             )
-        item = ThresholdRule(threshold=sheet.threshold, words=f"{sheet.threshold:g}, the PRM's own")
-        return dict.fromkeys(groups, item)
+        return everywhere(sheet.threshold, "the PRM's own")
     if asked == "argmax":
         return dict.fromkeys(groups, _argmax(sheet))
     if asked == "oracle":
-        result = {name: _best(asked, name, rows, truth) for name, rows in groups.items()}
-        return {
-            name: ThresholdRule(threshold=t, words=f"{t:.4g}, the best on {name} itself (oracle)")
-            for name, t in result.items()
-        }
+        best = {name: _best(asked, name, rows, truth) for name, rows in groups.items()}
+        return {name: everywhere(t, f"the best on {name} itself (oracle)")[name] for name, t in best.items()}
     if asked.startswith("tuned:"):
         on = asked.removeprefix("tuned:")
         t = _best(asked, on, groups[on], truth)
-        return {
-            name: ThresholdRule(
-                threshold=t, words=f"{t:.4g}, the best on {on}" + (" itself" if name == on else "")
-            )
-            for name in groups
-        }
+        return everywhere(t, f"the best on {on}") | {on: everywhere(t, f"the best on {on} itself")[on]}
     number = float(asked)
     try:
         check_score(number, sheet.kind, step=0)
@@ -134,7 +116,7 @@ def policies(
         raise UsageError(
             f"the threshold {asked} is no {sheet.kind}, which is what {sheet.prm} gives"
         ) from None
-    return dict.fromkeys(groups, ThresholdRule(threshold=number, words=f"{number:g}, given"))
+    return everywhere(number, "given")
 
 
 def _argmax(sheet: Sheet) -> ThresholdRule:

@@ -26,7 +26,7 @@ from stepmark.data.reading import Row, Source, read_rows
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.base import Evaluation, Run, counted
 from stepmark.evaluation.result import EvaluationResult, Figure, Item, shown
-from stepmark.evaluation.views import Cell, Column, table_of, tile
+from stepmark.evaluation.views import Cell, Column, table_of, tile, written
 from stepmark.metrics.intervals import Statistic, ratio_statistic, wilson
 from stepmark.records import read_record
 from stepmark.report.evaluation import Report, Section
@@ -137,9 +137,6 @@ class VerifierAccuracy(Evaluation):
         """The report on one or more verifiers.
 
         Intervals are Wilson's where every pair is a problem of its own, else a bootstrap over problems.
-
-        Raises:
-            InputError: there are no pairs.
         """
         if not items:
             raise InputError("there are no pairs to check")
@@ -151,11 +148,7 @@ class VerifierAccuracy(Evaluation):
         equal = sum(item["equal"] for item in items)
 
         def count(error: str) -> Cell:
-            def text(name: str) -> str:
-                hits, of = errors[f"{name}/{error}"]
-                return f"{sum(hits):,} of {sum(of):,}"
-
-            return text
+            return lambda name: " of ".join(f"{sum(of):,}" for of in errors[f"{name}/{error}"])
 
         columns: dict[str, Column] = {}
         for error in ERRORS:
@@ -169,7 +162,7 @@ class VerifierAccuracy(Evaluation):
                 f"Intervals are {intervals} at 95%.",
             ),
             tiles=[
-                tile(f"{name}: {error} (%)", figures[f"{name}/{error}"], detail=count(error)(name))
+                tile(f"{name}: {error} (%)", figures[f"{name}/{error}"], detail=written(count(error)(name)))
                 for name in names
                 for error in ERRORS[:2]
             ],
@@ -203,30 +196,40 @@ def _wilson(errors: Mapping[str, tuple[Sequence[bool], Sequence[bool]]]) -> dict
     return figures
 
 
-def _wrong(item: Item, outcome: str) -> bool:
-    return outcome == ("mismatch" if item["equal"] else "match")
-
-
 def _disputed(items: Sequence[Item], names: Sequence[str]) -> Table:
     """The pairs on which two verifiers differ, or one is wrong."""
-    rows = []
-    for item in items:
-        outcomes = [item["verdicts"][name]["outcome"] for name in names]
-        if len(set(outcomes)) == 1 and not any(_wrong(item, outcome) for outcome in outcomes):
-            continue
-        verdicts = [
-            f"{outcome}{' (wrong)' if _wrong(item, outcome) else ''}: {_short(item['verdicts'][name]['note'] or '')}"
-            for name, outcome in zip(names, outcomes, strict=True)
-        ]
-        truth = "equal" if item["equal"] else "different"
-        answer = _short(item["answer"] or ABSENT)
-        rows.append((item["id"], _short(item["gold"]), answer, truth, *verdicts, item["why"] or ""))
-    more = len(rows) - _SHOWN
-    return Table(
-        title=f"{amount(len(rows), 'pair')} where two verifiers differ or one is wrong",
-        columns=("pair", "reference", "answer", "truth", *names, "why"),
-        rows=tuple(rows[:_SHOWN]),
-        align=tuple(["left"] * (5 + len(names))),
+
+    def outcomes(item: Item) -> list[str]:
+        return [item["verdicts"][name]["outcome"] for name in names]
+
+    by_id = {
+        item["id"]: item
+        for item in items
+        if len(set(outcomes(item))) > 1 or ("mismatch" if item["equal"] else "match") in outcomes(item)
+    }
+
+    def verdict(of: str) -> Column:
+        def text(id_: str) -> str:
+            item = by_id[id_]
+            said = item["verdicts"][of]
+            wrong = " (wrong)" if said["outcome"] == ("mismatch" if item["equal"] else "match") else ""
+            return f"{said['outcome']}{wrong}: {_short(said['note'] or '')}"
+
+        return "text", text
+
+    more = len(by_id) - _SHOWN
+    return table_of(
+        f"{amount(len(by_id), 'pair')} where two verifiers differ or one is wrong",
+        "pair",
+        list(by_id)[:_SHOWN],
+        {
+            "reference": ("text", lambda id_: _short(by_id[id_]["gold"])),
+            "answer": ("text", lambda id_: _short(by_id[id_]["answer"] or ABSENT)),
+            "truth": ("text", lambda id_: "equal" if by_id[id_]["equal"] else "different"),
+            **{name: verdict(name) for name in names},
+            "why": ("text", lambda id_: by_id[id_]["why"] or ""),
+        },
+        {},
         note=f"The first {_SHOWN:,}; the JSON file holds the other {more:,} too." if more > 0 else "",
     )
 
@@ -266,10 +269,6 @@ def read_pairs(
         part: for candidates, what is checked: "answer" (their `answer`, and `text` where a candidate has no such key) or
             "text" (always the text, so that finding the answer is checked too).
         columns: as `store.read_rows`.
-
-    Raises:
-        InputError: with `FILE:LINE` and the field: a missing or unknown key, a wrong type, an id twice.
-        UsageError: another `part`.
     """
     if part not in {"answer", "text"}:
         raise UsageError(f"part: expected 'answer' or 'text', found {part!r}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from stepmark.evaluation.result import Figure, shown
 from stepmark.evaluation.scores import CaseScores, Sheet
@@ -22,11 +22,22 @@ from stepmark.words import amount
 
 Figures = Mapping[str, Figure]
 """By name."""
-Cell = Callable[[str], str]
-"""The text of a table's cell, of the name of its row."""
-Column = str | tuple[str, float, int] | Cell
-"""Cells of a table: a figure with its interval by its name, with {} for the name of the row (in percent with one decimal; else with
-its scale and decimals); or their texts."""
+Value = Figure | float | str | None
+"""Of a cell: a figure is shown with its interval; None is not known."""
+Cell = Callable[[str], Value]
+"""The value of a table's cell, of the name of its row."""
+Kind = Literal["text", "count", "share", "points", "coefficient", "number", "change", "mean"]
+"""What the numbers of a column are. Shares and points are in percent; points and changes are differences, with a star where the interval
+leaves 0 out."""
+Column = str | Cell | tuple[Kind, str | Cell]
+"""Cells of a table: what they are and where they are from, the name of a figure with {} for that of the row, or a function. Alone, a name is
+of a share and a function gives a count."""
+
+_WRITTEN: dict[Kind, tuple[float, int]] = {
+    "text": (1, 0), "count": (1, 0), "share": (100, 1), "points": (100, 1), "coefficient": (1, 2), "number": (1, 3), "change": (1, 3),
+    "mean": (1, 1),
+}  # fmt: skip
+"""Scale and decimals."""
 
 SHOWN = 6
 """Default number of examples of each sort."""
@@ -34,29 +45,15 @@ SHOWN = 6
 T = TypeVar("T")
 
 
-def cell(figures: Figures, column: Column) -> Cell:
-    """The cells of a column; a dash where there is no such figure."""
-    if callable(column):
-        return column
-    pattern, scale, digits = (column, 100, 1) if isinstance(column, str) else column
-    return lambda name: shown(figures.get(pattern.format(name)), scale=scale, digits=digits)
-
-
-def value_cell(figures: Figures, pattern: str, *, scale: float = 1, digits: int = 0) -> Cell:
-    """Cells that show a figure without its interval; see `Column`."""
-
-    def text(name: str) -> str:
-        figure = figures.get(pattern.format(name))
-        return ABSENT if figure is None or figure.value is None else f"{scale * figure.value:,.{digits}f}"
-
-    return text
-
-
-def starred(figure: Figure | None, *, scale: float = 100, digits: int = 1) -> str:
-    """A difference with its interval, and a star where the interval leaves 0 out."""
-    low, high = (None, None) if figure is None else (figure.low, figure.high)
-    sure = low is not None and high is not None and not low <= 0 <= high
-    return shown(figure, scale=scale, digits=digits) + (" *" if sure else "")
+def written(value: Value, kind: Kind = "share") -> str:
+    """A value as tables and sentences have it."""
+    if isinstance(value, str):
+        return value
+    scale, digits = _WRITTEN[kind]
+    if value is None or isinstance(value, float | int):
+        return ABSENT if value is None else f"{scale * value:,.{digits}f}"
+    sure = value.low is not None and value.high is not None and not value.low <= 0 <= value.high
+    return shown(value, scale=scale, digits=digits) + (" *" if sure and kind in ("points", "change") else "")
 
 
 def table_of(
@@ -66,9 +63,8 @@ def table_of(
     columns: Mapping[str, Column],
     figures: Figures,
     *,
-    label: Cell = str,
+    label: Callable[[str], str] = str,
     note: str = "",
-    left: int = 1,
 ) -> Table:
     """A table with a row for each name.
 
@@ -80,16 +76,27 @@ def table_of(
         figures: of the cells.
         label: what the first column shows of a name.
         note: a sentence under the table.
-        left: how many columns stand to the left; the others hold numbers.
     """
-    cells = [label, *(cell(figures, column) for column in columns.values())]
+    parts: list[tuple[Kind, str | Cell]] = [
+        column if isinstance(column, tuple) else ("share" if isinstance(column, str) else "count", column)
+        for column in columns.values()
+    ]
+
+    def text(name: str, kind: Kind, source: str | Cell) -> str:
+        return written(figures.get(source.format(name)) if isinstance(source, str) else source(name), kind)
+
     return Table(
         title=title,
         columns=(first, *columns),
-        rows=tuple(tuple(of(name) for of in cells) for name in names),
+        rows=tuple((label(name), *(text(name, *part) for part in parts)) for name in names),
         note=note,
-        align=tuple("left" if at < left else "right" for at in range(len(cells))),
+        align=("left", *("left" if kind == "text" else "right" for kind, _ in parts)),
     )
+
+
+def value_of(figures: Figures, pattern: str) -> Cell:
+    """Cells of a figure without its interval, by its name with {} for that of the row."""
+    return lambda name: None if (figure := figures.get(pattern.format(name))) is None else figure.value
 
 
 def series_of(
@@ -133,24 +140,21 @@ def bars_of(
     )
 
 
-def tile(label: str, figure: Figure, *, scale: float = 100, digits: int = 1, detail: str = "") -> Tile:
+def tile(label: str, figure: Figure, *, kind: Kind = "share", detail: str = "") -> Tile:
     """A figure, with its interval, its threshold policy and a detail beside it."""
-    value, _, interval = shown(figure, scale=scale, digits=digits).partition(" ")
+    value, _, interval = written(figure, kind).partition(" ")
     policy = f"threshold {figure.policy}" if figure.policy else ""
     return Tile(label=label, value=value, detail="; ".join(filter(None, (interval, policy, detail))))
 
 
-def tiles_of(figures: Figures, labels: Mapping[str, str | tuple[str, float, int]]) -> list[Tile]:
-    """Tiles of those figures that are defined.
-
-    Args:
-        figures: by name.
-        labels: what stands above a figure, to its name as in `Column`.
-    """
-    wanted = {label: (of, 100, 1) if isinstance(of, str) else of for label, of in labels.items()}
+def tiles_of(figures: Figures, labels: Mapping[str, str | tuple[Kind, str]]) -> list[Tile]:
+    """Tiles of those figures that are defined; `labels` says what stands above a figure, and its name (of a share), or its kind and name."""
+    parts: dict[str, tuple[Kind, str]] = {
+        label: ("share", of) if isinstance(of, str) else of for label, of in labels.items()
+    }
     return [
-        tile(label, figure, scale=scale, digits=digits)
-        for label, (name, scale, digits) in wanted.items()
+        tile(label, figure, kind=kind)
+        for label, (kind, name) in parts.items()
         if (figure := figures.get(name)) is not None and figure.value is not None
     ]
 

@@ -101,7 +101,7 @@ def push_scores(source: Source, to: str, *, transport: httpx.BaseTransport | Non
                     else str(error)
                 )
                 raise BackendError(
-                    f"{why}{hint}. {amount(sent, 'score')} of {len(bodies):,} were sent; stepmark convert sends them again, with --to {to} --push"
+                    f"{why}{hint}. {amount(sent, 'score')} of {len(bodies):,} were sent; push the graded file again to send them all"
                 ) from None
             sent += count
             for _ in range(count):

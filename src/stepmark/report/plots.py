@@ -79,8 +79,6 @@ class Lines:
     series: tuple[Series, ...]
     log_x: bool = False
     """A logarithmic x axis, with ticks at the x values, or at round numbers where those would crowd; they must be positive."""
-    diagonal: bool = False
-    """Draw the line x = y."""
     y_range: tuple[float, float] | None = None
     marks: tuple[Mark, ...] = ()
     """Places on an axis of numbers that are pointed out."""
@@ -107,7 +105,7 @@ class Bars:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bin:
-    """One bin of a reliability diagram: the scores in [`low`, `high`)."""
+    """One bin of a reliability diagram: the scores in (`low`, `high`], and 0 in the first."""
 
     low: float
     high: float
@@ -149,19 +147,13 @@ def short(value: float) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
-def alike(values: Iterable[float | None], decimals: int = 3) -> Callable[[float], str]:
-    """How to write numbers that stand together in a picture: all with as many decimals, and no more than they need.
-
-    Args:
-        values: that stand together.
-        decimals: no more than these, for where there is little room.
-    """
+def alike(values: Iterable[float | None]) -> Callable[[float], str]:
+    """How to write numbers that stand together in a picture: all with as many decimals, and no more than they need."""
     known = [value for value in values if value is not None]
     most = max(map(abs, known), default=0.0)
     if most >= 1e6 or 0 < most < 0.01:
         return short
     digits = 0 if most >= 1000 else 1 if most >= 10 else 2 if most > 1 else 3
-    digits = min(digits, decimals)
     while digits and all(round(value, digits) == round(value, digits - 1) for value in known):
         digits -= 1
 
@@ -429,13 +421,6 @@ def _lines(plot: Lines, figure: Figure, mode: colour.Mode) -> None:
         axes.annotate(_label(mark.name, 24), (mark.x, 1), xycoords=("data", "axes fraction"), va="top")
     if all(y is None for series in plot.series for y in series.y):
         _say_nothing(axes)
-    if plot.diagonal:
-        limits = axes.axis()
-        ends = max(limits[0], limits[2]), min(limits[1], limits[3])
-        axes.plot(
-            ends, ends, color=colour.hexa(colour.MUTED[mode]), linewidth=1, linestyle=":", gid="diagonal"
-        )
-        axes.axis(limits)
     _finish(figure, axes, plot.x_label, plot.y_label, 3.4)
 
 

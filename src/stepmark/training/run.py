@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO, get_args
 
 from stepmark.data.columns import Columns
 from stepmark.data.formats.rows import Counts, LabelledRow, ReaderSettings
@@ -116,7 +117,7 @@ else:
     Objective = object  # its module imports torch, and the command line reads this annotation
 
 REPORT_FILE = "report.html"
-Log = Literal["tensorboard", "wandb"]
+Log = Literal["tensorboard", "wandb", "trackio"]
 
 
 @checked
@@ -155,7 +156,7 @@ def train(
         training: which weights are trained, and for how long.
         held_out_data: measure and calibrate on these rows instead of a share of the problems.
         columns: names of columns, where they differ: problem=question,solution=response.
-        log: send figures to these too: tensorboard, wandb.
+        log: send figures to these too: tensorboard, wandb, trackio.
         progress: show on standard error how far the run is.
         on_warning: called with a warning, such as of few optimizer steps. Default: it is shown with the progress.
 
@@ -179,8 +180,8 @@ def train(
         check_sources(given)
     check_packages("torch", "transformers", "matplotlib", *(() if training.full else ("peft",)))
     for name in log:
-        if name not in ("tensorboard", "wandb"):
-            raise UsageError(f"`log` {name}: expected tensorboard or wandb")
+        if name not in get_args(Log):
+            raise UsageError(f"`log` {name}: expected {', '.join(get_args(Log))}")
         if find_spec(name) is None:
             raise MissingExtraError(f"`log` {name} needs it: pip install {name}")
     from stepmark.training.objectives import load_objective
@@ -261,24 +262,29 @@ Recorder = Callable[["TrainerProgress"], None]
 def recorders(
     log: Sequence[Log], out: Path, config: Mapping[str, object], closing: ExitStack
 ) -> Iterator[Recorder]:
-    """TensorBoard's event files in `<out>.tensorboard`, and a run of Weights & Biases, whose own settings say where it is sent; `closing` ends them."""
-    if "tensorboard" in log:
-        from torch.utils.tensorboard import SummaryWriter
+    """The trackers of accelerate: TensorBoard's event files in `<out>.tensorboard`, a run named like the checkpoint in Weights & Biases or trackio; `closing` ends them.
 
-        writer: Any = SummaryWriter(str(out.with_name(f"{out.name}.tensorboard")))
-        closing.callback(writer.close)
+    The project is $WANDB_PROJECT, or "stepmark". Everything else is read from the trackers' own settings.
+    """
+    from accelerate.tracking import TensorBoardTracker, TrackioTracker, WandBTracker
 
-        def write(progress: TrainerProgress) -> None:
-            for name, value in scalars(progress).items():
-                writer.add_scalar(name, value, progress.step)
+    project = os.environ.get("WANDB_PROJECT", "stepmark")
+    trackers: Mapping[Log, Callable[[], Any]] = {
+        "tensorboard": lambda: TensorBoardTracker(f"{out.name}.tensorboard", logging_dir=out.parent),
+        "wandb": lambda: WandBTracker(project, name=out.name, resume="allow"),
+        "trackio": lambda: TrackioTracker(project, name=out.name, resume="allow"),
+    }
+    plain = {k: v if isinstance(v, bool | int | float | str | None) else str(v) for k, v in config.items()}
+    for name in log:
+        tracker = trackers[name]()
+        tracker.start()
+        closing.callback(tracker.finish)
+        tracker.store_init_configuration(plain)
+        yield partial(_record, tracker)
 
-        yield write
-    if "wandb" in log:
-        import wandb
 
-        run: Any = wandb.init(name=out.name, config=dict(config), resume="allow")
-        closing.callback(run.finish)
-        yield lambda progress: run.log(scalars(progress), step=progress.step)
+def _record(tracker: Any, progress: TrainerProgress) -> None:
+    tracker.log(scalars(progress), step=progress.step)
 
 
 class ProgressLines:

@@ -44,7 +44,7 @@ from stepmark.training.objectives.base import Fitted
 from stepmark.training.packing import TrainingItem, TreeRow, cut, kind_of
 from stepmark.verifiers.finder import find_answer
 
-WHOLE = "critiques of a whole solution, where this critic writes of one step (label with --ask steps)"
+WHOLE = "critiques of a whole solution, where this critic writes of one step (label with `ask` steps)"
 UNREAD = "critiques without a verdict"
 AFTER = "critiques after a step that no critique calls right"
 
