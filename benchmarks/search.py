@@ -15,7 +15,7 @@ while a way runs for the first time at that depth.
 The same texts are then given to a policy in this process (the PRM's base model), which writes one token after each: once reading whole prompts, once
 with what it keeps of them. Both must find the same likelihoods. That is done at the first depth only, with half of the beams.
 
-`--quick` takes half of the beams.
+`--quick` takes a quarter of the beams, at the first depth only.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ def compare_policies(beams: int, depth: int, dtype: str) -> dict[str, float]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run it."""
-    parser = benchmark_parser(__doc__, "half of the beams")
+    parser = benchmark_parser(__doc__, "a quarter of the beams, at the first depth only")
     parser.add_argument("--beams", type=int, default=16)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--threads", type=int, default=2)
@@ -286,29 +286,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     prm = load_prm(dtype=options.dtype)
     assert isinstance(prm, HeadPRM)
     plain = Plain(prm, dtype)
-    beams = options.beams // 2 if options.quick else options.beams
+    beams = max(2, options.beams // 4) if options.quick else options.beams
+    depths = options.depths[:1] if options.quick else options.depths
     compare(
         4, 2, prm, plain, dtype, engine=True
     )  # so that nothing is done for the first time where it is timed
     figures: dict[str, float] = {}
-    for depth in options.depths:
-        figures |= compare(beams, depth, prm, plain, dtype, engine=depth == options.depths[0])
+    for depth in depths:
+        figures |= compare(beams, depth, prm, plain, dtype, engine=depth == depths[0])
     del prm, plain
-    figures |= compare_policies(max(2, beams // 2), options.depths[0], options.dtype)
+    figures |= compare_policies(max(2, beams // 2), depths[0], options.dtype)
     figures["tokens_computed_over_distinct"] = max(
         v for k, v in figures.items() if k.startswith("tokens_computed_over")
     )
-    finish(
-        "search",
-        figures,
-        {
-            "tokens_computed_over_distinct": 1.0,
-            "fewer_tokens_at_10_steps": 7.8,
-            "fewer_tokens_at_20_steps": 12.5,
-            "speedup_at_10_steps": 5.0,
-            "speedup_at_20_steps": 8.0,
-        },
-    )
+    aims = {
+        "tokens_computed_over_distinct": 1.0,
+        "fewer_tokens_at_10_steps": 7.8,
+        "fewer_tokens_at_20_steps": 12.5,
+        "speedup_at_10_steps": 5.0,
+        "speedup_at_20_steps": 8.0,
+    }
+    finish("search", figures, {name: aim for name, aim in aims.items() if name in figures})
     return 0
 
 

@@ -381,10 +381,10 @@ def each(row: Row) -> float:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Markdown: a row a turn. `over naive` is of processor time, which other jobs of the machine do not change."""
+    """Markdown: a row a turn, of what other jobs of the machine do not change; `over naive` is of processor time."""
     head = (
-        "| workload | clients | server | processor a solution | over naive | solutions/s | p50 | p99 |\n"
-        "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |"
+        "| workload | clients | server | processor a solution | over naive | sent / distinct | computed / distinct |\n"
+        "| --- | ---: | --- | ---: | ---: | ---: | ---: |"
     )
     naive = {(row["workload"], row["clients"]): each(row) for row in rows if row["server"] == "naive"}
     lines = [head]
@@ -392,15 +392,15 @@ def table(rows: Sequence[Row]) -> str:
         rows, key=lambda row: (row["workload"] == "separate", row["workload"] == "bulk", row["clients"])
     ):
         base = naive.get((row["workload"], row["clients"]))
-        times = [quantile(row["latencies"], share) for share in (0.5, 0.99)] if row["latencies"] else None
+        distinct = row["tokens_distinct"]
         cells = [
             row["workload"],
             row["clients"],
             NAMES[row["server"]],
             duration(1000 * each(row)),
             f"{base / each(row):.2f}x" if base else "",
-            f"{rate(row, 'solutions'):.1f}",
-            *([duration(one) for one in times] if times else ["", ""]),
+            f"{row['tokens_read'] / distinct:.2f}",
+            f"{row['tokens_computed'] / distinct:.3f}" if "tokens_computed" in row else "",
         ]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)

@@ -23,7 +23,6 @@ from stepmark.evaluation.sources import read_cases
 from stepmark.evaluation.thresholds import ThresholdRule, policies
 from stepmark.evaluation.views import (
     SHOWN,
-    Cell,
     Column,
     Figures,
     card,
@@ -32,7 +31,6 @@ from stepmark.evaluation.views import (
     table_of,
     tiles_of,
     unreadable,
-    written,
 )
 from stepmark.metrics.intervals import Statistic, ratio_statistic, wilson
 from stepmark.models.lazy import Lazy
@@ -367,21 +365,22 @@ def _facts(
 def _tables(
     rows: Sequence[str], judges: Mapping[str, str], items: Sequence[Item], figures: Figures
 ) -> tuple[Table, Table]:
-    """Counts and shares of the four cells, and the shares that matter, a row for each GROUP/SOURCE."""
-    counts: dict[str, Counter[str | None]] = {}
+    """Shares of the four cells, and the shares that matter, a row for each GROUP/SOURCE."""
+    counts: dict[str, Counter[bool]] = {}
     for row in rows:
         part, source = row.rsplit("/", 1)
-        cells = [cell_of(item[source], item["outcome"]) for item in items]
-        counts[row] = Counter(name for name, m in zip(cells, parts_of(items)[part], strict=True) if m)
+        known = [cell_of(item[source], item["outcome"]) is not None for item in items]
+        counts[row] = Counter(of for of, m in zip(known, parts_of(items)[part], strict=True) if m)
 
     def group(row: str) -> str:
         return row.rpartition("/")[0]
 
-    def of(name: str) -> Cell:
-        return lambda row: f"{counts[row][name]:,} ({written(figures.get(f'{row}/{name}'))})"
-
     judged: dict[str, Column] = {"Steps judged by": ("text", lambda row: judges[row.rpartition("/")[2]])}
-    unknown: dict[str, Column] = {"Not known": lambda row: counts[row][None]}
+    four: dict[str, Column] = {title: f"{{}}/{name}" for name, title in CELLS.items()}
+    solutions: dict[str, Column] = {
+        "Solutions": lambda row: counts[row][True],
+        "Not known": lambda row: counts[row][False],
+    }
     rates: dict[str, Column] = {
         "Threshold": ("text", lambda row: figures[f"{row}/lucky-of-right"].policy or ABSENT),
         "Lucky, of right answers": "{}/lucky-of-right",
@@ -392,17 +391,10 @@ def _tables(
             "share",
             lambda row: figures.get(f"{group(row)}/both/same-cell") if row.endswith("/scores") else "",
         )
-    four: dict[str, Column] = {title: of(name) for name, title in CELLS.items()}
-    note = "Shares are of the solutions whose steps and outcome are known."
+    note = "Of the solutions whose steps and outcome are known."
     return (
         table_of(
-            "The four cells: solutions (%)",
-            "Group",
-            rows,
-            judged | four | unknown,
-            figures,
-            label=group,
-            note=note,
+            "The four cells (%)", "Group", rows, judged | four | solutions, figures, label=group, note=note
         ),
         table_of("Where process and outcome part (%)", "Group", rows, judged | rates, figures, label=group),
     )

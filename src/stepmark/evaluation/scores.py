@@ -8,10 +8,10 @@ A row of scores is `{"id": …, "scores": […], "score_kind": …, "prm": …, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from stepmark.data.json_rows import json_type
 from stepmark.data.reading import Row, read_rows
@@ -25,6 +25,7 @@ from stepmark.records import Refusal, ScoreKind, Solution, StepScores, compact, 
 from stepmark.store import PartFile, resumed, row_key
 from stepmark.words import amount
 
+T = TypeVar("T")
 _R_PRM = "step_level_validity_scores"
 """Under this key R-PRM's file has its scores."""
 
@@ -165,8 +166,15 @@ def read_scores(path: str | Path, cases: Sequence[Case], *, model: str | None = 
         prm=str(name),
         kind=kind,
         rows=rows,
-        threshold=_threshold(used, kind),
-        aggregate=_aggregate(used),
+        threshold=_own(
+            used, "threshold", f"a threshold of {kind} scores", lambda value: check_score(value, kind, step=0)
+        ),
+        aggregate=_own(
+            used,
+            "aggregate",
+            f"one of {', '.join(AGGREGATES)}",
+            lambda value: AGGREGATES[AGGREGATES.index(value)],
+        ),
         identity=_identity(path),
         checks=str(used[0].data.get("checks") or "none"),
     )
@@ -195,6 +203,17 @@ def _only(rows: Sequence[Row], key: str) -> Any:
     return value
 
 
+def _own(rows: Sequence[Row], key: str, expected: str, check: Callable[[Any], T]) -> T | None:
+    """A setting of the PRM that all rows have; None where they do not say it."""
+    value = _only(rows, key)
+    try:
+        return None if value is None else check(value)
+    except ValueError:
+        raise InputError(
+            f"expected {expected} or null, found {value!r}", where=rows[0].where, field=key
+        ) from None
+
+
 def _only_model(rows: Sequence[Row]) -> str | None:
     names: set[str] = {name for row in rows if isinstance(of := row.data.get("scores"), dict) for name in of}
     if _R_PRM in names or not names:
@@ -202,29 +221,6 @@ def _only_model(rows: Sequence[Row]) -> str | None:
     if len(names) > 1:
         raise UsageError(f"{rows[0].file}: scores of {', '.join(sorted(names))}; name one with `model_name`")
     return names.pop()
-
-
-def _threshold(rows: Sequence[Row], kind: ScoreKind) -> float | None:
-    value = _only(rows, "threshold")
-    try:
-        return None if value is None else check_score(value, kind, step=0)
-    except InputError:
-        raise InputError(
-            f"expected a threshold of {kind} scores or null, found {value!r}",
-            where=rows[0].where,
-            field="threshold",
-        ) from None
-
-
-def _aggregate(rows: Sequence[Row]) -> str | None:
-    value = _only(rows, "aggregate")
-    if value is not None and value not in AGGREGATES:
-        raise InputError(
-            f"expected one of {', '.join(AGGREGATES)} or null, found {value!r}",
-            where=rows[0].where,
-            field="aggregate",
-        )
-    return None if value is None else str(value)
 
 
 def score_lengths(path: str | Path, *, model: str | None = None) -> dict[str, int]:

@@ -329,7 +329,7 @@ class LiveScores:
         if self._prm is None:
             return None, None
         while True:
-            before = [self._shortened(one) for one in known.steps[known.first :]]
+            before = [self._shortened(turn) for turn in known.steps[known.first :]]
             try:
                 if known.growing is None:
                     known.growing = self._prm.grow(self._question(known.problem))

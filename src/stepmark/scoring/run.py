@@ -392,15 +392,15 @@ class _GradingRun:
         Raises:
             InputError: a row that has no result, unless the run keeps going; there is none at all, and nothing is left behind.
         """
-        for row, kept, result in resumed(
+        for row, stored, result in resumed(
             self.part, self.rows, _key, self.graded, _graded_row, keep_going=keep_going
         ):
             self.progress.advance(fresh=result is not None)
-            if row is None or isinstance(kept, InputError):
-                self.tally.refused.append(str(kept))
+            if row is None or isinstance(stored, InputError):
+                self.tally.refused.append(str(stored))
                 continue
-            self.stream(kept)
-            scored = result if isinstance(result, GradedSolution) else from_row(row.solution, kept)
+            self.stream(stored)
+            scored = result if isinstance(result, GradedSolution) else from_row(row.solution, stored)
             if self.on_result is not None:
                 with self.progress.paused():
                     self.on_result(scored, row.where)

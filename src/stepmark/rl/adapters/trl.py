@@ -30,7 +30,7 @@ except ImportError as error:
 class ProcessGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
     """GRPO whose advantages are a credit method's, from TRL's own rewards (the outcome) and a PRM's score of each step.
 
-    Arguments are TRL's but for four. Every process scores its own completions, so each needs the PRM; scores go to all of them before credit
+    Other arguments are TRL's. Every process scores its own completions, so each needs the PRM; scores go to all of them before credit
     is assigned, since a group may lie on several. With `tools` or an `environment_factory` a step is a turn, and tool output gets no credit. Counts, clipping, KL (`beta`), vLLM and logging are TRL's. In evaluation TRL's own
     advantages stay and the PRM is not asked.
 
@@ -47,45 +47,19 @@ class ProcessGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def __init__(
         self,
-        model: Any,
-        reward_funcs: Any = None,
-        args: Any = None,
-        train_dataset: Any = None,
-        eval_dataset: Any = None,
-        processing_class: Any = None,
-        reward_processing_classes: Any = None,
-        callbacks: Any = None,
-        optimizers: tuple[Any, Any] = (None, None),
-        peft_config: Any = None,
-        tools: Any = None,
-        rollout_func: Any = None,
-        environment_factory: Any = None,
-        *,
+        *args: Any,
         credit: Credit,
         prm: PRM | None = None,
         split: str = "line",
         problem: str | None = None,
+        **options: Any,
     ) -> None:
         rows.check_credit(credit, prm=prm is not None)
         if prm is not None:
             check_kind(credit, prm.score_kind, prm=prm.name)
         self._credit, self._prm, self._split, self._problem = credit, prm, split, problem
         self._rewarded: tuple[Any, Any, Any, Tensor] | None = None
-        super().__init__(
-            model=model,
-            reward_funcs=reward_funcs,
-            args=args,
-            train_dataset=train_dataset,
-            eval_dataset=eval_dataset,
-            processing_class=processing_class,
-            reward_processing_classes=reward_processing_classes,
-            callbacks=callbacks,
-            optimizers=optimizers,
-            peft_config=peft_config,
-            tools=tools,
-            rollout_func=rollout_func,
-            environment_factory=environment_factory,
-        )
+        super().__init__(*args, **options)
 
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
