@@ -93,12 +93,10 @@ def test_interval_text(arguments: tuple[float | None, ...], expected: str) -> No
 def test_a_table_is_rectangular_and_of_strings() -> None:
     with pytest.raises(InputError, match=r"table 't'"):
         Table(title="t", columns=("a", "b"), rows=(("1", "2"), ("3",)))
-    with pytest.raises(InputError, match=r"field 'b'"):
+    with pytest.raises(InputError, match=r"0\.5"):
         Table(title="t", columns=("a", "b"), rows=(("1", 0.5),))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="one alignment for each of 2"):
+    with pytest.raises(InputError, match="left"):
         Table(title="t", columns=("a", "b"), rows=(), align=("left",))
-    with pytest.raises(InputError, match="at least one column"):
-        Table(title="t", columns=(), rows=())
 
 
 # Markdown

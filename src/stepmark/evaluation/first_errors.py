@@ -51,9 +51,11 @@ class FirstErrors(Rated):
         "A step under the threshold is an error; the first one is compared with the one that people found. F1 is the harmonic mean of the "
         "two accuracies."
     )
-    columns_of: ClassVar[Mapping[str, str]] = {}
-    """Our name to the benchmark's column: problem, steps, label, and where there are such id, group, policy, outcome. Without an id solutions
-    are named FILE/NUMBER, without a group it is the file's name."""
+    columns_of: ClassVar[Mapping[str, str]] = {
+        "id": "id", "policy": "generator", "problem": "problem", "steps": "steps", "label": "label", "outcome": "final_answer_correct",
+    }  # fmt: skip
+    """Our name to the benchmark's column, and where there is one `group`; by default ProcessBench's. Without an id solutions are named
+    FILE/NUMBER, without a group it is the file's name."""
     counts_from: ClassVar[int] = 0
     """The number of the first step in its labels."""
     also: ClassVar[tuple[str, ...]] = ()

@@ -44,21 +44,14 @@ class Series:
     """The upper ends."""
 
     def __post_init__(self) -> None:
-        where = f"series {self.name!r}"
         for field, values in (("x", self.x), ("y", self.y), ("low", self.low), ("high", self.high)):
-            if values and len(values) != len(self.y):
+            known = [value for value in values or () if isinstance(value, float)]
+            if (values and len(values) != len(self.y)) or not all(map(math.isfinite, known)):
                 raise InputError(
-                    f"expected one value for each of {len(self.y)} y values, found {len(values)}",
-                    where=where,
+                    f"expected {amount(len(self.y), 'finite number')}, one for each y value and None where one is not known, found {values!r:.200}",
+                    where=f"series {self.name!r}",
                     field=field,
                 )
-            for value in values or ():
-                if isinstance(value, float) and not math.isfinite(value):
-                    raise InputError(
-                        f"expected a finite number, found {value!r}; what is not known is None",
-                        where=where,
-                        field=field,
-                    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -130,11 +130,8 @@ class SearchView:
         return colour.extent(score, self.kind, self.threshold)
 
     def aggregate_place(self, value: float | None) -> float | None:
-        """The same for an aggregate, where it is in the range of the scores; None where it is not, as a sum may be."""
-        low = {"probability": 0.0, "margin": -1.0}.get(self.kind)
-        if value is None or (low is not None and not low <= value <= 1):
-            return None
-        return colour.position(value, self.kind, None if self.aggregate == "product" else self.threshold)
+        """The same for an aggregate; None where it leaves the range of the scores, as a sum may."""
+        return colour.aggregate_position(value, self.aggregate, self.kind, self.threshold)
 
 
 def rounds(view: SearchView) -> dict[int, str]:

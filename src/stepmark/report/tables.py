@@ -45,28 +45,12 @@ class Table:
     """One a column; empty: the first to the left and the others to the right."""
 
     def __post_init__(self) -> None:
-        where = f"table {self.title!r}"
-        if not self.columns:
-            raise InputError("expected at least one column, found none", where=where)
-        for at, row in enumerate(self.rows, start=1):
-            if len(row) != len(self.columns):
+        for cells in (*self.rows, *([self.align] if self.align else [])):
+            if len(cells) != len(self.columns) or not all(isinstance(cell, str) for cell in cells):
                 raise InputError(
-                    f"expected {amount(len(self.columns), 'cell')} in row {at}, one a column, found {len(row)}",
-                    where=where,
+                    f"expected {amount(len(self.columns), 'string')}, one a column, found {cells!r:.200}",
+                    where=f"table {self.title!r}",
                 )
-            for name, cell in zip(self.columns, row, strict=True):
-                if not isinstance(cell, str):
-                    raise InputError(
-                        f"expected strings, found {cell!r} in row {at}; format numbers first",
-                        where=where,
-                        field=name,
-                    )
-        if self.align and len(self.align) != len(self.columns):
-            raise InputError(
-                f"expected one alignment for each of {len(self.columns)} columns, found {len(self.align)}",
-                where=where,
-                field="align",
-            )
 
     @property
     def alignment(self) -> tuple[Align, ...]:

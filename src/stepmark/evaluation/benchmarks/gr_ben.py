@@ -24,7 +24,4 @@ class GRBen(FirstErrors):
     licence: ClassVar[str] = "CC-BY-4.0"
     files: ClassVar[tuple[str, ...]] = ("GR-BEN.jsonl",)
     counts_from: ClassVar[int] = 1
-    columns_of: ClassVar[Mapping[str, str]] = {
-        "id": "id", "group": "domain", "policy": "generator", "problem": "problem", "steps": "steps", "label": "label",
-        "outcome": "final_answer_correct",
-    }  # fmt: skip
+    columns_of: ClassVar[Mapping[str, str]] = {**FirstErrors.columns_of, "group": "domain"}
