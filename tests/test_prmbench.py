@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stepmark.data.reading import read_rows
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.base import Run
 from stepmark.evaluation.benchmarks.prmbench import PRMBench
@@ -299,7 +300,7 @@ def test_published_scores_give_the_same_figures_in_plain_loops():
     )
     assert len(rows) == 3116
     assert any(max(wrong, default=0) > len(calls) for _, wrong, calls in rows)  # error steps past the end
-    cases = read_prmbench([data], lengths=score_lengths(scores))
+    cases = read_prmbench([data], lengths=score_lengths(read_rows(scores)))
     found = evaluate(read_scores(scores, cases), threshold="0.5", resamples=100)
     assert values(found) == pytest.approx(plain_figures(rows), abs=1e-12)
     assert all(figure.low <= figure.value <= figure.high for figure in found.figures.values())
@@ -309,6 +310,6 @@ def test_published_verdicts_give_the_same_figures():
     """R-PRM's file says right or wrong of every step beside the scores: that is a score over 0.6."""
     data, scores = published()
     rows = without_repetition(data, scores, lambda s: s["step_level_validity_labels"])
-    cases = read_prmbench([data], lengths=score_lengths(scores))
+    cases = read_prmbench([data], lengths=score_lengths(read_rows(scores)))
     found = evaluate(read_scores(scores, cases), threshold="0.6", resamples=100)
     assert values(found) == pytest.approx(plain_figures(rows), abs=1e-12)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from stepmark.data.reading import read_rows
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.evaluation.cases import Case, ratings_until
 from stepmark.evaluation.scores import CaseScores, grade_cases, read_scores, score_lengths
@@ -105,7 +106,7 @@ def test_scores_of_several_models(write):
     with pytest.raises(UsageError, match=r"scores\.jsonl:1: scores of m, n; name one with `model_name`"):
         read_scores(both, CASES)
     with pytest.raises(UsageError, match="name one with `model_name`"):
-        score_lengths(both)
+        score_lengths(read_rows(both))
     refused(both, "there are no scores of 'o'; known: m, n", line=1, model="o")
     one = write(
         {"id": "a-0", "scores": {"m": [0.1, 0.2]}}, {"id": "a-1", "scores": {"m": [0.3]}}, name="one.jsonl"
@@ -127,7 +128,7 @@ def test_the_layout_of_r_prm(write):
     sheet = read_scores(path, CASES)
     assert (sheet.prm, scores_of(sheet)) == ("scores", [(0.1, 0.2), (0.3,)])
     assert read_scores(path, CASES, model="R-PRM").prm == "R-PRM"
-    assert score_lengths(path) == {"a-0": 2, "a-1": 1}
+    assert score_lengths(read_rows(path)) == {"a-0": 2, "a-1": 1}
 
 
 def test_where_an_idx_of_a_published_file_stands_twice_the_first_row_counts(write):
@@ -136,7 +137,7 @@ def test_where_an_idx_of_a_published_file_stands_twice_the_first_row_counts(writ
     )
     path = write(first, second, B)
     assert scores_of(read_scores(path, CASES))[0] == (0.1, 0.2)
-    assert score_lengths(path) == {"a-0": 2, "a-1": 1}
+    assert score_lengths(read_rows(path)) == {"a-0": 2, "a-1": 1}
 
 
 def test_an_id_that_stands_twice_is_refused(write):

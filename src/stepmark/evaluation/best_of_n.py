@@ -57,12 +57,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from stepmark.backends.replies import ReplyFile
+from stepmark.data.reading import Row, read_rows
 from stepmark.data.steps.splitting import check_way
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.base import INTERVALS, Evaluation, Run, check_same
 from stepmark.evaluation.cases import Case
 from stepmark.evaluation.result import EvaluationResult, Figure, Item, made_folder, shown
-from stepmark.evaluation.scores import CaseScores, Sheet, score_lengths, wrong_count
+from stepmark.evaluation.scores import CaseScores, Sheet, read_scores, score_lengths, wrong_count
 from stepmark.evaluation.sources import read_cases
 from stepmark.evaluation.views import (
     Column,
@@ -799,9 +800,9 @@ def checked(cases: Sequence[Case], verifier: Verifier) -> list[Case]:
     return known
 
 
-def _fits(scores: str | Path, model: str | None) -> Callable[[Case], None]:
+def _fits(rows: Sequence[Row], scores: str | Path, model: str | None) -> Callable[[Case], None]:
     """A check of each candidate as it is read: that a file of scores has one for each of its steps."""
-    lengths = score_lengths(scores, model=model)
+    lengths = score_lengths(rows, model=model)
 
     def check(case: Case) -> None:
         if (length := lengths.get(case.id)) is not None and length != len(case.solution.steps):
@@ -921,14 +922,17 @@ class BestOfNAccuracy(Evaluation):
         with open_verifier(self.verifier, answers=self.answers, isolation=self.isolation) as verifier:
             if isolation is not None:
                 run.note(isolation_note(isolation))
+            rows = None if run.scores is None else list(read_rows(run.scores))
             if run.policy is None:
-                fits = None if run.scores is None else _fits(run.scores, run.model_name)
+                fits = None if rows is None or run.scores is None else _fits(rows, run.scores, run.model_name)
                 cases = run.take(read_cases(run.data, how=self.split, columns=run.columns, check=fits))
             else:
                 cases = read_cases([self._sample(run, verifier)], how=self.split)
             unchecked = sum(case.unchecked for case in cases)
             # Scores are joined before answers are read, which takes longer.
-            given = None if run.scores is None else run.grade(cases)
+            given = None
+            if run.scores is not None:
+                given = read_scores(run.scores, cases, model=run.model_name, rows_of_file=rows)
             cases = checked(cases, verifier)
             if unchecked:
                 run.note(
@@ -937,8 +941,8 @@ class BestOfNAccuracy(Evaluation):
             if given is None:
                 sheet = run.grade(cases)
             else:
-                rows = zip(given.rows, cases, strict=True)
-                sheet = replace(given, rows=tuple(replace(row, case=case) for row, case in rows))
+                joined = zip(given.rows, cases, strict=True)
+                sheet = replace(given, rows=tuple(replace(row, case=case) for row, case in joined))
             judged = None if run.orm is None else run.grade(cases, outcome=True)
             return self.of_candidates(sheet, run, verifier=verifier, judged=judged)
 

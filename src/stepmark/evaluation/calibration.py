@@ -466,7 +466,7 @@ class Calibration(Evaluation):
         if run.scores is not None and all(
             "modified_process" in next(read_rows(file, columns=run.columns)).data for file in run.data
         ):
-            lengths = score_lengths(run.scores, model=run.model_name)
+            lengths = score_lengths(read_rows(run.scores), model=run.model_name)
             return read_prmbench(run.data, lengths=lengths, columns=run.columns)
         return read_cases(run.data, columns=run.columns, axis=run.axis or DEFAULT_AXIS)
 

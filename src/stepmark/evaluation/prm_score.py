@@ -23,7 +23,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
-from stepmark.data.reading import Source
+from stepmark.data.reading import Source, read_rows
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.base import Run
 from stepmark.evaluation.benchmark import Benchmark, places
@@ -91,7 +91,7 @@ class PRMScore(Benchmark):
 
     def read(self, run: Run) -> Sequence[Case]:
         """See `Evaluation.read`."""
-        lengths = None if run.scores is None else score_lengths(run.scores, model=run.model_name)
+        lengths = None if run.scores is None else score_lengths(read_rows(run.scores), model=run.model_name)
         return read_prmbench(run.data, lengths=lengths, columns=run.columns, numbered=self.numbered)
 
     def of_sheet(self, sheet: Sheet, run: Run) -> EvaluationResult:

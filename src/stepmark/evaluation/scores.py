@@ -126,7 +126,13 @@ def _key(case: Case) -> str:
     return row_key({"id": case.id, "solution": record_row(case.solution)})
 
 
-def read_scores(path: str | Path, cases: Sequence[Case], *, model: str | None = None) -> Sheet:
+def read_scores(
+    path: str | Path,
+    cases: Sequence[Case],
+    *,
+    model: str | None = None,
+    rows_of_file: Sequence[Row] | None = None,
+) -> Sheet:
     """A file of scores, joined to the cases by id, or by problem and steps; other rows are left aside.
 
     Args:
@@ -134,8 +140,9 @@ def read_scores(path: str | Path, cases: Sequence[Case], *, model: str | None = 
             R-PRM's `{"idx", "scores": {"step_level_validity_scores": […]}}`.
         cases: what to join to.
         model: which model of a file that holds several.
+        rows_of_file: its rows, where they have been read.
     """
-    result = _joined(path, cases)
+    result = _joined(list(read_rows(path)) if rows_of_file is None else rows_of_file, cases)
     missing = [case for case in cases if case.id not in result]
     if missing:
         more = f" and for {len(missing) - 1:,} more" if len(missing) > 1 else ""
@@ -223,10 +230,10 @@ def _only_model(rows: Sequence[Row]) -> str | None:
     return names.pop()
 
 
-def score_lengths(path: str | Path, *, model: str | None = None) -> dict[str, int]:
-    """How many scores a file has for each id; an id without a list of scores is left out."""
+def score_lengths(rows: Iterable[Row], *, model: str | None = None) -> dict[str, int]:
+    """How many scores the rows of a file have for each id; an id without a list of scores is left out."""
     lengths = {}
-    for id_, row in _by_id(read_rows(path)).items():
+    for id_, row in _by_id(rows).items():
         scores = row.data.get("scores")
         scores = _of_model(scores, row, model) if isinstance(scores, dict) else scores
         if isinstance(scores, list):
@@ -250,9 +257,8 @@ def _by_id(rows: Iterable[Row]) -> dict[str, Row]:
     return result
 
 
-def _joined(path: str | Path, cases: Sequence[Case]) -> dict[str, Row]:
+def _joined(listed: Sequence[Row], cases: Sequence[Case]) -> dict[str, Row]:
     """The row of each case that has one, by ids; where those differ, by the texts of problem and steps."""
-    listed = list(read_rows(path))
     result = _by_id(listed)
     others: dict[tuple[str, ...], list[str]] = {}
     for case in cases:
