@@ -20,7 +20,8 @@ import json
 import uuid
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import torch
@@ -124,7 +125,13 @@ async def serve(options: argparse.Namespace) -> None:
         blocks=cache.num_gpu_blocks or options.blocks,
     )
     longest = engine.vllm_config.model_config.max_model_len
-    app = FastAPI()
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        yield
+        engine.shutdown()  # else its processes go on
+
+    app = FastAPI(lifespan=lifespan)
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
@@ -152,10 +159,7 @@ async def serve(options: argparse.Namespace) -> None:
         usage |= {"prompt_tokens_details": {"cached_tokens": cached}}
         return {"object": "list", "model": options.checkpoint, "data": data, "usage": usage}
 
-    try:
-        await uvicorn.Server(uvicorn.Config(app, host=options.host, port=options.port)).serve()
-    finally:
-        engine.shutdown()  # else its processes go on
+    await uvicorn.Server(uvicorn.Config(app, host=options.host, port=options.port)).serve()
 
 
 def main() -> None:
