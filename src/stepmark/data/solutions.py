@@ -152,7 +152,9 @@ def graded_data(row: Row) -> dict[str, Any] | None:
 def ungraded(row: Row) -> Row:
     """The same; of a row that grading wrote, what was graded: the steps that have scores, with their critiques under `meta`."""
     if not is_graded(row):
-        data = row.data if row.record is not None else _aside(row.data)
+        if row.record is not None or _is_labelled(row.data) or not is_solution(row.data):
+            return row
+        data = _aside(row.data)
         if data is row.data:
             return row
         graded_values = {key: row.data[key] for key in GRADED_KEYS if key in row.data}
