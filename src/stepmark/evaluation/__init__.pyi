@@ -3,7 +3,9 @@ from typing import Any
 from stepmark.data.reading import read_rows as read_rows
 from stepmark.evaluation.base import Evaluation as Evaluation
 from stepmark.evaluation.base import Run as Run
+from stepmark.evaluation.benchmark import Rated as Rated
 from stepmark.evaluation.best_of_n import BestOfNAccuracy as BestOfNAccuracy
+from stepmark.evaluation.blame import Blame as Blame
 from stepmark.evaluation.calibration import Calibration as Calibration
 from stepmark.evaluation.cases import Case as Case
 from stepmark.evaluation.cases import ratings_until as ratings_until
@@ -12,7 +14,9 @@ from stepmark.evaluation.cases import unique as unique
 from stepmark.evaluation.comparison import compare as compare
 from stepmark.evaluation.disagreement import Disagreement as Disagreement
 from stepmark.evaluation.drift import Drift as Drift
+from stepmark.evaluation.first_errors import FirstErrors as FirstErrors
 from stepmark.evaluation.labels import LabelAgreement as LabelAgreement
+from stepmark.evaluation.prm_score import PRMScore as PRMScore
 from stepmark.evaluation.result import EvaluationResult as EvaluationResult
 from stepmark.evaluation.result import Figure as Figure
 from stepmark.evaluation.robustness import Robustness as Robustness
