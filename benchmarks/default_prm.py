@@ -214,7 +214,11 @@ def page(results: dict[str, dict[str, Any]], commands: dict[str, list[str]]) -> 
         # The first fact says what was measured; the report of the run has the others.
         facts = [fact.replace("\n", " ") for fact in result["facts"][:1]]
         parts += [fact for fact in facts if fact not in parts]
-        titled = [data for data in result["tables"] if data["title"].startswith(run.tables)]
+        titled = [
+            data
+            for data in result["tables"]
+            if data["title"].startswith(run.tables) and set(run.columns) <= set(data["columns"])
+        ]
         if not titled:
             titles = [data["title"] for data in result["tables"]]
             raise SystemExit(f"{run.name}: expected a table {' or '.join(run.tables)}…, found {titles}")

@@ -172,7 +172,7 @@ def test_tool_output_is_outside_the_loss_by_hand():
     assert spans == [[(0, 20), (22, 68)], [(0, 10)]]
     given = Turns(
         rewards=torch.tensor([[0.0, 0.5], [0.0, 0.0]]),
-        taken=torch.tensor([[True, True], [True, False]]),
+        present=torch.tensor([[True, True], [True, False]]),
         outcome=torch.tensor([0.0, -0.25]),
         groups=torch.zeros(2, dtype=torch.int64),
     )

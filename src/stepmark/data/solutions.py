@@ -152,13 +152,7 @@ def graded_data(row: Row) -> dict[str, Any] | None:
 def ungraded(row: Row) -> Row:
     """The same; of a row that grading wrote, what was graded: the steps that have scores, with their critiques under `meta`."""
     if not is_graded(row):
-        if row.record is not None or _is_labelled(row.data) or not is_solution(row.data):
-            return row
-        data = _aside(row.data)
-        if data is row.data:
-            return row
-        graded_values = {key: row.data[key] for key in GRADED_KEYS if key in row.data}
-        return replace(row, data=data, original=_aside(row.as_read, graded_values))
+        return row
     if isinstance(row.record, GradedSolution):
         solution = row.record.solution
         return replace(row, data=record_row(solution), record=solution)
@@ -189,7 +183,7 @@ def solutions_of(
     row: Row, *, how: str = "auto", marker: str | None = None, reasoning: Reasoning = "keep"
 ) -> Iterator[SolutionRow]:
     """The solutions of a row: one, or one for each candidate, whose id is ID#0, ID#1, ... (without an id, NAME:LINE#0)."""
-    row = ungraded(row)
+    row = _without_graded_names(ungraded(row))
     solution = None
     if isinstance(row.record, Solution | LabelledSolution):
         # A record may say more than its row: what lies between steps.
@@ -228,6 +222,14 @@ def read_solution(
         return _read_solution(row, where, how, marker, reasoning, row)
     except InputError as error:
         raise error.at(where) from None
+
+
+def _without_graded_names(row: Row) -> Row:
+    """The same; see `_aside`."""
+    if row.record is not None or _is_labelled(row.data):
+        return row
+    taken = {key: row.data[key] for key in GRADED_KEYS if key in row.data}
+    return replace(row, data=_aside(row.data), original=_aside(row.as_read, taken)) if taken else row
 
 
 def _aside(row: dict[str, Any], graded_values: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -276,4 +276,6 @@ def _of_any_shape(rows: Iterable[Row], how: str) -> Iterable[Case]:
     if format in shapes:
         return shapes[format][1](rows)
     read_rows_of = items_of_rows(rows, format, ReaderSettings(how=how), Counts())
-    return (_case(row, group=format) for row in read_rows_of if isinstance(row, LabelledRow))
+    # A file of TRL's rows is a part of its own.
+    group = "" if format == "trl" else format
+    return (_case(row, group=group) for row in read_rows_of if isinstance(row, LabelledRow))

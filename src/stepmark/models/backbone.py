@@ -360,7 +360,7 @@ def leftover(network: Any, names: Iterable[str]) -> list[str]:
     prefix = f"{network.base_model_prefix}."
     modules = {name for name, _ in network.base_model.named_children()}
     ignored = [
-        *(getattr(network, "_keys_to_ignore_on_load_unexpected", None) or ()),
+        *(() if isinstance(network, Decoder) else network._keys_to_ignore_on_load_unexpected or ()),
         r"rotary_emb\.inv_freq$",
         r"(^|\.)position_ids$",
     ]
