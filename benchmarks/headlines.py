@@ -501,7 +501,8 @@ def implicit(world: World) -> list[Row]:
     )
     return [
         Row(claim="an implicit PRM, of outcomes alone, chooses better than the vote", source="Yuan et al. 2024",
-            measured=f"{percent(chosen)} against {percent(vote)} %", difference=interval(chosen - vote)),
+            measured=f"{percent(chosen)} against {percent(vote)} %", difference=interval(chosen - vote),
+            thought="Its last score sums what the language model gained on every token of the solution, so that likely steps hide one wrong step; the minimum over steps chooses better (below). Yuan et al. trained models of 8 billion weights on more solutions."),
         Row(claim="… and a PRM of step labels finds errors better (AUC)", source="Yuan et al. 2024; ProcessBench 2024",
             measured=f"{100 * world.prm.auc:.1f} against {100 * free.auc:.1f}", difference=auc_gap(pairs_of(world.prm.steps, world.tested), pairs_of(free.steps, world.tested))),
     ]  # fmt: skip
@@ -534,40 +535,50 @@ def _auc(parts: Pairs, drawn: Any) -> float:
 
 
 def searches(world: World) -> list[Row]:
+    """Beam search and, for as many tokens, best of N."""
     file = world._problems("test", world.size.test, 2)
     lines = file.read_text(encoding="utf-8").splitlines()[: world.size.search]
     problems = [json.loads(line) for line in lines]
     assert world.prm.name == "prm"
-    beams, samples = list[Floats](), list[Floats]()
-    for width, expand in ((2, 2), (4, 4)):
-        n = width * expand
+    length = float(np.mean([row["meta"]["tokens"] for row in world.tested]))
+    leads, seen = dict[tuple[bool, int], Floats](), dict[tuple[bool, int], str]()
+    # As published, equal steps take several places; our default gives them one.
+    for equal, width in ((True, 2), (True, 4), (False, 2), (False, 4)):
         found = list(
             stepmark.search(
                 problems,
                 POLICY,
                 str(world.out / "prm"),
                 method="beam",
-                settings=[f"width={width}", f"expand={expand}", "how.temperature=1"],
+                settings=[f"width={width}", f"expand={width}", f"keep_equal={str(equal).lower()}", "how.temperature=1"],
                 verifier="number",
-                out=world.out / f"beam-{n}.jsonl",
+                out=world.out / f"beam-{width * width}{'-equal' if equal else ''}.jsonl",
                 progress=False,
             )
-        )
+        )  # fmt: skip
         answered = zip(found, problems, strict=True)
-        right = [one.solution is not None and one.solution.answer == row["answer"] for one, row in answered]
-        beams.append(np.array(right, dtype=float))
-        # The first of the same solutions of the same problems; as many steps are written.
-        samples.append(world.prm.best(n)[: len(problems)])
-        tokens = sum(one.cost.decoded or 0 for one in found) / len(found)
-        world.note(
-            f"beam search of {width} x {expand}: {percent(beams[-1])} %, {tokens:.0f} tokens a problem; best of {n}: {percent(samples[-1])} %"
+        right = np.array(
+            [
+                float(one.solution is not None and one.solution.answer == row["answer"])
+                for one, row in answered
+            ]
         )
-    lead = [beam - best for beam, best in zip(beams, samples, strict=True)]
+        tokens = float(np.mean([cast("int", one.cost.decoded) for one in found]))
+        n = min(MOST, max(1, round(tokens / length)))
+        best = world.prm.best(n)[: len(problems)]
+        leads[equal, width] = right - best
+        seen[equal, width] = f"{percent(right)} against {percent(best)} %"
+        world.note(
+            f"{width} beams of {width} steps, equal steps {'kept' if equal else 'merged'}: {percent(right)} %, {tokens:.0f} tokens a problem; best of {n}: {percent(best)} %, {n * length:.0f} tokens"
+        )
+    snell = "Snell et al. 2024"
     return [
-        Row(claim="beam search (2 beams of 2 steps) beats best of 4", source="Snell et al. 2024",
-            measured=f"{percent(beams[0])} against {percent(samples[0])} % of {len(problems)} problems", difference=interval(lead[0])),
-        Row(claim="… and its lead shrinks with the budget: 4 beams of 4 steps, best of 16", source="Snell et al. 2024",
-            measured=f"{percent(beams[1])} against {percent(samples[1])} %", difference=interval(lead[0] - lead[1])),
+        Row(claim="2 beams of 2 steps beat best of N for the same tokens", source=snell,
+            measured=f"{seen[True, 2]} of {len(problems)} problems", difference=interval(leads[True, 2])),
+        Row(claim="… and the lead shrinks with the budget: 4 beams of 4 steps", source=snell,
+            measured=seen[True, 4], difference=interval(leads[True, 2] - leads[True, 4])),
+        Row(claim="beams that say different things search better than equal ones (4 of 4)", source="ours",
+            measured=f"{seen[False, 4]}; equal ones {seen[True, 4]}", difference=interval(leads[False, 4] - leads[True, 4])),
     ]  # fmt: skip
 
 
@@ -615,9 +626,11 @@ def rewards(world: World) -> list[Row]:
     return [
         Row(claim="a PRM's reward beside the outcome's teaches more in as many rollouts of GRPO", source="Wang et al. 2023; Cui et al. 2025 (PRIME)",
             measured=f"{percent(right['both'])} against {percent(right['outcome'])} %, {percent(before)} % before; {count} rollouts, one seed",
-            difference=interval(right["both"] - right["outcome"])),
+            difference=interval(right["both"] - right["outcome"]),
+            thought="Too short to tell: solutions have about five steps, so the outcome alone says much. Five seeds and a PRM that never errs gave three tenths fewer rollouts ([reward hacking](pitfalls.md#measured-on-the-arithmetic-world))."),
         Row(claim="without an outcome and a KL term it is hacked: it teaches less than the outcome alone", source="Cheng et al. 2025 (PURE)",
-            measured=f"{percent(right['alone'])} against {percent(right['outcome'])} %", difference=interval(right["outcome"] - right["alone"])),
+            measured=f"{percent(right['alone'])} against {percent(right['outcome'])} %", difference=interval(right["outcome"] - right["alone"]),
+            thought="This PRM is too good to be hacked in so few updates: its AUC of steps is 0.996. A worse one was hacked in all of five runs of 25 updates ([reward hacking](pitfalls.md#measured-on-the-arithmetic-world))."),
     ]  # fmt: skip
 
 
@@ -640,9 +653,11 @@ def drift(world: World) -> list[Row]:
     areas = [100 * _auc(one, every) for one in (before, after, stale, fresh)]
     return [
         Row(claim="a frozen PRM finds errors worse once the policy was trained against it (AUC)", source="Gao et al. 2023",
-            measured=f"{areas[0]:.1f} before, {areas[1]:.1f} after", difference=auc_gap(before, after)),
+            measured=f"{areas[0]:.1f} before, {areas[1]:.1f} after", difference=auc_gap(before, after),
+            thought="The errors of the new policy are those of the old one, fewer of them: it was not driven into what the PRM cannot read."),
         Row(claim="a PRM that saw the new policy's solutions finds its errors better", source="Wang et al. 2023",
-            measured=f"{areas[3]:.1f} against {areas[2]:.1f}, of {2 * count} labelled solutions each, half of them new or none", difference=auc_gap(fresh, stale)),
+            measured=f"{areas[3]:.1f} against {areas[2]:.1f}, of {2 * count} labelled solutions each, half of them new or none", difference=auc_gap(fresh, stale),
+            thought="There was nothing to repair (the row above)."),
     ]  # fmt: skip
 
 
