@@ -52,7 +52,7 @@ EXAMPLES = {
     ),
     "evaluate disagreement": (
         "stepmark evaluate disagreement --data labelled.jsonl",
-        "stepmark evaluate disagreement --data labelled.jsonl --prm my-prm --threshold 0.3",
+        "stepmark evaluate disagreement --data labelled.jsonl --process scores --prm my-prm --threshold 0.3",
     ),
     "evaluate verifier": (
         "stepmark evaluate verifier --data pairs.jsonl",
