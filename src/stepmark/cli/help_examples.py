@@ -46,6 +46,10 @@ EXAMPLES = {
         f"stepmark evaluate search --data problems.jsonl {_POLICY} --budgets 4000",
         "stepmark evaluate search --data problems.jsonl --policy my-model --budgets 2000 8000",
     ),
+    "evaluate disagreement": (
+        "stepmark evaluate disagreement --data labelled.jsonl",
+        "stepmark evaluate disagreement --data labelled.jsonl --process scores --prm my-prm --threshold 0.3",
+    ),
     "evaluate verifier": (
         "stepmark evaluate verifier --data pairs.jsonl",
         "stepmark evaluate verifier --data pairs.jsonl --verifier math number",

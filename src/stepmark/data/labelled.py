@@ -86,12 +86,13 @@ def detect(row: Row) -> str:
     if columns_of(row.data, "problem") and columns_of(row.data, "answer"):
         raise InputError(
             f"expected a solution, found a problem with its reference answer ({', '.join(map(repr, row.data))}): stepmark sample writes "
-            "solutions of it",
+            "solutions of it. Where a column holds the solution, say so with `columns` (solution=COLUMN)",
             where=row.where,
         )
     known = "; ".join(f"{name} ({format.about})" for name, format in FORMATS.items())
     raise InputError(
-        f"a row of no known format: it has {', '.join(map(repr, row.data)) or 'no keys'}. Known: {known}",
+        f"a row of no known format: it has {', '.join(map(repr, row.data)) or 'no keys'}. Say what its columns hold with `columns` "
+        f"(problem=COLUMN,solution=COLUMN). Known: {known}",
         where=row.where,
     )
 

@@ -267,7 +267,6 @@ def prm_watched(
             for message in results.messages:
                 await add(message)
             state.messages.extend(results.messages)
-        await anyio.to_thread.run_sync(watch.close)
         state.metadata["stepmark"] = {"turns": written, "why": why}
         return state
 
