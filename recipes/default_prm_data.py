@@ -44,8 +44,9 @@ from stepmark.data.labelled import read_labelled
 from stepmark.data.reading import read_rows
 from stepmark.labels.exact import NUMBER, compute, number_of
 from stepmark.problems.loading import Worked, read_gsm8k
-from stepmark.records import Judgement, LabelledSolution, Problem, Solution
+from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
 from stepmark.store import atomic_rows
+from stepmark.training.examples import Example, Target, by_problem, examples
 
 Item = TypeVar("Item")
 
@@ -279,10 +280,35 @@ def write(
     return Wrote(problems=problems, rows=rows, tokens=tokens)
 
 
+def coarsen(example: Example, share: float, seed: int) -> Example:
+    """Join a step with the one after, with the probability `share`, so that a grader sees steps of many lengths.
+
+    Whether a border goes is decided by the text before it: solutions that share a prefix keep sharing it. A joined step has the target of
+    its last part, which is sound up to the first error only, so a border right after a wrong step stays, as does one at an
+    observation.
+    """
+    steps: list[Step] = []
+    targets: list[Target | None] = []
+    text = ""
+    for i, (step, target) in enumerate(zip(example.solution.steps, example.targets, strict=True)):
+        text = f"{text.rstrip()} {step.text.lstrip()}" if text else step.text
+        stays = (
+            i == len(example.targets) - 1
+            or bool(step.observation.strip())
+            or (target is not None and target.value == 0.0)
+        )
+        prefix = "\x00".join([str(seed), example.solution.problem.text, *example.solution.texts[: i + 1]])
+        draw = int.from_bytes(hashlib.sha256(prefix.encode()).digest()[:4], "big") / 2**32
+        if stays or draw >= share:
+            steps.append(Step(text=text, observation=step.observation))
+            targets.append(target)
+            text = ""
+    solution = replace(example.solution, steps=tuple(steps), split=None)
+    return replace(example, solution=solution, targets=tuple(targets))
+
+
 def rated(file: Path, seed: int) -> list[list[LabelledSolution]]:
     """PRM800K's ratings by problem, as `stepmark train` reads them, half of the borders between steps taken away."""
-    from stepmark.training.examples import by_problem, coarsen, examples
-
     return [
         [
             LabelledSolution(

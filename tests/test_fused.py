@@ -15,7 +15,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_
 from stepmark.models import attention
 from stepmark.models.packed_tree import pack
 from stepmark.training import net as fused
-from stepmark.training.net import Weight, add_norm, fits, hidden_rows, linears, rotary, swiglu
+from stepmark.training.net import Weight, add_norm, fits, hidden_rows, linears, rotary
 
 torch.set_num_threads(1)
 
@@ -49,11 +49,6 @@ def test_norm_and_residual_are_transformers_own():
     agree(add_norm(x, None, norm.weight, 0.03), (x.clone(), norm(x)), (x, norm.weight), seed=6)
 
 
-def test_swiglu():
-    gate, up = drawn(5, 12), drawn(5, 12, seed=1)
-    agree((swiglu(gate, up),), (F.silu(gate) * up,), (gate, up))
-
-
 def test_rotary_is_transformers_own():
     x, angles = drawn(5, 3 * 8), drawn(5, 4, seed=1, grad=False)
     cos, sin = (torch.cat([t, t], -1)[None] for t in (angles.cos(), angles.sin()))
@@ -75,7 +70,6 @@ def test_gradients_are_those_of_finite_differences():
     cos, sin = (drawn(4, 3, seed=n, grad=False, **wide) for n in (3, 4))
     w, down, up = (drawn(*shape, seed=7, **wide) for shape in ((5, 6), (2, 6), (5, 2)))
     assert gradcheck(lambda *t: add_norm(*t, 0.1), (x, branch, weight))
-    assert gradcheck(swiglu, (x, branch))
     assert gradcheck(lambda t: rotary(t, cos, sin), (x,))
     frozen = w.detach().clone()
     assert gradcheck(

@@ -18,7 +18,7 @@ from stepmark.models.encoding import PromptEncoder
 from stepmark.models.generative import GenerativePRM, generative_prm
 from stepmark.models.scripted import ScriptedPolicy
 from stepmark.records import Judgement, LabelledSolution, Solution
-from stepmark.training.examples import Dropped, Example, coarsen, examples
+from stepmark.training.examples import Dropped, Example, examples
 from stepmark.training.net import Net
 from stepmark.training.objectives.generative import Generative
 from stepmark.training.recipe import Recipe, run_recipe
@@ -314,7 +314,6 @@ def test_critiques_come_with_rows(tmp_path):
     a, b = row([["x"], ["y", "z"]]), row(["all of it"])
     found = examples([a, b, row(None, where="f:3")])
     assert [e.critiques for e in found] == [(("x",), ("y", "z")), ((), ("all of it",)), ()]
-    assert coarsen(found[0], 1.0, seed=0) == found[0]
     (unlabelled,) = examples([row(["all"], ratings=(None, None))])
     assert unlabelled.critiques[-1] == ("all",)
     for wrong in ("text", [["x"]], [["x"], [1]], {}):

@@ -285,6 +285,35 @@ def planted(problems, seed):
             before.append(letter + " ." * k)
 
 
+@pytest.mark.parametrize("objective", [SoftLabels(), HardLabels()])
+def test_soft_labels_are_shares_of_rollouts_also_where_rows_hold_conclusions(tmp_path, objective):
+    base = write_base(tmp_path / "base")
+
+    def rows(concluded):
+        for number in range(20):
+            shares = [
+                Judgement(kind="value", judge="r", successes=n, trials=4) for n in (3, 1, 2 * (number % 2))
+            ]
+            ratings = [
+                Judgement(kind="correctness", judge="r", rating=1 if s.successes else -1) for s in shares
+            ]
+            judged = tuple((s, r) if concluded else (s,) for s, r in zip(shares, ratings, strict=True))
+            solution = Solution.of(f"p{number}", ["a", "b", "c"])
+            yield LabelledRow(
+                labelled=LabelledSolution(solution=solution, judgements=judged), where=f"row:{number}"
+            )
+
+    training = Training(epochs=1, evaluations=1, dtype="float32", held_out=0.2)
+    recipe = Recipe(base=str(base), objective=objective, training=training)
+    digests = []
+    for concluded in (True, False):
+        out = tmp_path / str(concluded)
+        run_recipe(rows(concluded), out, recipe, report=lambda _: None)
+        digests.append(json.loads((out / "train.json").read_text())["rows"])
+    # Soft labels are the same with and without the conclusions beside them; hard ones are the conclusions.
+    assert (digests[0] == digests[1]) is isinstance(objective, SoftLabels)
+
+
 def test_a_planted_rule_is_learnt_end_to_end(tmp_path):
     """Rows in, checkpoint out, graded by `load_prm` as a user would: right steps high, wrong ones low."""
     base = write_base(tmp_path / "base", hidden=48)

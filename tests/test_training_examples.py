@@ -16,7 +16,6 @@ from stepmark.training.examples import (
     LabelRules,
     Target,
     by_problem,
-    coarsen,
     examples,
     split_problems,
     target_of,
@@ -129,6 +128,24 @@ def test_ratings_where_a_row_has_any_else_values():
     assert first.targets == second.targets == (counted(3, 4), counted(1, 4))
     (only,) = examples([both, values], LabelRules(labels="correctness"))
     assert only.targets == (None, rated(1))
+
+
+def test_shares_where_a_row_has_any_else_ratings():
+    """What the objectives that fit shares train on: Math-Shepherd's soft estimation of rows that hold its conclusions too."""
+    rolled_out = labelled(
+        "p", ["a", "b", "c"], [[rollouts(3, 4), 1], [rollouts(1, 4), 1], [rollouts(0, 4), -1]]
+    )
+    planted = labelled("p", ["a", "x", "y"], [[1], [-1], []])
+    first, second = examples([rolled_out, planted], shares=True)
+    assert first.targets == (counted(3, 4), counted(1, 4), counted(0, 4))
+    # Another row rolled its first step out; its own labels are ratings.
+    assert second.targets == (rated(1), rated(-1), None)
+    (only,) = examples([rolled_out], LabelRules(labels="correctness"), shares=True)
+    assert only.targets == (rated(1), rated(1), rated(-1))
+    # Steps after the first error are masked by the conclusion, and no rollout of a sound prefix that failed by chance is one.
+    unlucky = labelled("q", ["a", "b", "c"], [[rollouts(0, 1), 1], [rollouts(2, 4), 1], [rollouts(1, 4), -1]])
+    (one,) = examples([unlucky], shares=True)
+    assert one.targets == (counted(0, 1), counted(2, 4), counted(1, 4))
 
 
 # Up to the first error
@@ -292,56 +309,6 @@ def test_every_judged_step_is_a_target_or_counted(rows, rules):
         before = [t.value == 0.0 for t in e.targets if t is not None]
         if rules.after_error == "mask":
             assert not any(before[:-1])
-
-
-# Coarser steps
-
-WORDS = st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=8)
-
-
-def numbered(words):
-    """Steps that name their place, so that a border can be read off a joined text."""
-    return [f"{word}{i}" for i, word in enumerate(words)]
-
-
-def borders(coarse):
-    """How many of the original steps stand before each border."""
-    ends, total = [], 0
-    for step in coarse.solution.steps:
-        total += len(step.text.split(" "))
-        ends.append(total)
-    return ends
-
-
-@given(WORDS, st.floats(0, 1), st.integers(0, 5))
-def test_coarsening_joins_and_loses_no_text(words, share, seed):
-    values = [None if i % 3 else float(i % 2) for i in range(len(words))]
-    coarse = coarsen(example("p", numbered(words), values), share, seed)
-    assert " ".join(coarse.solution.texts) == " ".join(numbered(words))
-    assert coarse.solution.problem.text == "p"
-    # Each joined step has the target of its last part.
-    wanted = [values[end - 1] for end in borders(coarse)]
-    assert [None if t is None else t.value for t in coarse.targets] == wanted
-    # A wrong step ends its joined step: what follows is no part of the error.
-    assert {i + 1 for i, v in enumerate(values) if v == 0.0} <= set(borders(coarse))
-    assert coarsen(example("p", numbered(words), values), share, seed) == coarse
-
-
-@given(WORDS, WORDS, WORDS, st.floats(0, 1), st.integers(0, 5))
-def test_solutions_that_share_a_prefix_are_cut_alike_in_it(shared, one, other, share, seed):
-    cut = [
-        borders(coarsen(example("p", numbered(shared + rest), [None] * len(shared + rest)), share, seed))
-        for rest in (one, other)
-    ]
-    first, second = ({end for end in ends if end <= len(shared)} for ends in cut)
-    assert first == second
-
-
-def test_what_the_world_answered_ends_a_step():
-    one = example("p", ["a", "b", "c"], [1.0, 1.0, 1.0], observations=["42"])
-    coarse = coarsen(one, 1.0, 0)
-    assert coarse.solution.texts == ("a", "b c")
-    assert coarse.solution.steps[0].observation == "42"
 
 
 # Held-out problems

@@ -29,9 +29,7 @@ def write(file, *rows):
 
 
 def problems(names, **settings):
-    return [
-        (row.solution.problem.text, row.solution.problem.source) for row in training_rows(names, **settings)
-    ]
+    return [row.solution.problem.text for row in training_rows(names, **settings)]
 
 
 def test_files_and_folders_and_whose_they_are(tmp_path):
@@ -42,8 +40,7 @@ def test_files_and_folders_and_whose_they_are(tmp_path):
     write(folder / "a.jsonl", {**ROW, "prompt": "3 + 3?"})
     (folder / "notes.txt").write_text("not rows")
     found = problems([str(one), str(folder)])
-    # A problem that names no source is of its file, so that sources can be balanced.
-    assert found == [("1 + 1?", "one.jsonl"), ("3 + 3?", "more"), ("2 + 2?", "more")]
+    assert found == ["1 + 1?", "3 + 3?", "2 + 2?"]
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="no file in this folder ends in"):
         problems([str(tmp_path / "empty")])
@@ -65,8 +62,8 @@ def test_a_data_set_of_the_hub(tmp_path, monkeypatch):
         return str(tmp_path)
 
     hub(monkeypatch, download)
-    assert [text for text, _ in problems(["owner/set"])] == ["1 + 1?"]
-    assert [text for text, _ in problems(["owner/set"], split="test")] == ["held out"]
+    assert problems(["owner/set"]) == ["1 + 1?"]
+    assert problems(["owner/set"], split="test") == ["held out"]
     # No file has the word: all of them.
     assert len(problems(["owner/set"], split="validation")) == 2
     assert asked[0] == ("owner/set", "dataset", None)  # files in folders too

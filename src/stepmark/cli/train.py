@@ -26,17 +26,13 @@ class TrainingOptions:
     full: Annotated[bool, opt.in_common("--full")] = False
     """Train all weights instead of a LoRA adapter."""
     seed: Annotated[int, opt.in_common("--seed")] = 0
-    """Seed of the held-out problems, the order, the borders and the first weights."""
+    """Seed of the held-out problems, the order and the first weights."""
     held_out: Annotated[float | None, opt.in_data("--held-out")] = None
     """Share of the problems on which the PRM is measured and calibrated, and not trained. Default: 50 problems, at most a fifth and at least 0.06 of them."""
     baseline: Annotated[str | None, opt.in_data("--baseline")] = None
     """The PRM that the new one is compared with on the held-out solutions, or "none". Default: the PRM that training starts from."""
     max_tokens: Annotated[int | None, opt.in_data("--max-tokens")] = 1024
     """Rows of more tokens are left out and counted."""
-    limit_tokens: Annotated[int | None, opt.in_data("--limit-tokens")] = None
-    """Distinct tokens an epoch, the same number from each source. Default: all."""
-    coarsen: Annotated[float, opt.in_data("--coarsen")] = 0.0
-    """Share of the borders between steps that are taken away, drawn anew each epoch, so that steps of many lengths are seen."""
     lora_rank: Annotated[int, opt.in_model("--lora-rank")] = 16
     """Rank of the LoRA adapter (Hu et al. 2021), which is on every linear layer; at least that of the adapter that training starts from."""
     lora_alpha: Annotated[float | None, opt.in_model("--lora-alpha")] = None

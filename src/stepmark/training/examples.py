@@ -5,7 +5,6 @@ Nothing is dropped in silence: what a rule leaves out is counted by its reason, 
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,7 @@ from typing import Literal
 
 from stepmark.data.formats.rows import WRITTEN, LabelledRow
 from stepmark.errors import InputError
-from stepmark.records import DEFAULT_AXIS, Judgement, Problem, Solution, Step
+from stepmark.records import DEFAULT_AXIS, Judgement, Solution
 from stepmark.settings import settings
 from stepmark.words import amount
 
@@ -61,7 +60,8 @@ class LabelRules:
 
     labels: Literal["auto", "correctness", "value"] = "auto"
     """Which labels: ratings of people, judges and exact rules (correctness), shares of rollouts (value), or ratings where a row has any
-    and shares elsewhere (auto)."""
+    and shares elsewhere (auto). For objectives that fit shares (soft, mse, beta-binomial), auto takes shares where a row has any and
+    ratings elsewhere."""
     neutral: Literal["positive", "negative", "drop", "keep"] = "positive"
     """What a neutral rating counts as. Positive as in Lightman et al. 2023 (section 2.6) and Qwen2.5-Math-7B-PRM800K. keep: a class
     of its own, which objectives of three classes always take; where right and wrong are measured it counts as right."""
@@ -146,6 +146,7 @@ def examples(
     *,
     dropped: Dropped | None = None,
     critiques: bool = True,
+    shares: bool = False,
 ) -> list[Example]:
     """Training examples of labelled rows.
 
@@ -156,6 +157,7 @@ def examples(
 
     Args:
         critiques: read them; a step that has some takes its target from other rows too, where its own does not judge it.
+        shares: where the rules leave it open, take a row's shares of rollouts rather than its ratings.
     """
     dropped = Dropped() if dropped is None else dropped
     solutions = []
@@ -187,7 +189,7 @@ def examples(
         if len(reported) > 1:
             dropped.note("rows disagree on an outcome", row.where)
         outcome = next(iter(reported)) if len(reported) == 1 else None
-        example, why = _example(row, known, outcome, rules, dropped, critiques=critiques)
+        example, why = _example(row, known, outcome, rules, dropped, critiques=critiques, shares=shares)
         if why:
             dropped.note(why, row.where)
         elif example is not None:
@@ -260,6 +262,7 @@ def _example(
     dropped: Dropped,
     *,
     critiques: bool,
+    shares: bool,
 ) -> tuple[Example | None, str]:
     """The example of a row, or why there is none."""
     own = row.own.judgements
@@ -267,17 +270,15 @@ def _example(
     # Who writes critiques need not be who labels: beside a critique, the label of any row counts.
     counts = [bool(judged) or bool(written) for judged in own]
     places = [known.get(key, {}) for key in _prefixes(row.solution)]
-    # Ratings where the row has any: values beside them would say something else of the same steps.
-    chosen_kind = next(
-        (
-            kind
-            for kind in _kinds(rules)
-            if any(
-                counted and place.get(kind) is not None for place, counted in zip(places, counts, strict=True)
-            )
-        ),
-        None,
-    )
+    # One kind a row: values beside ratings would say something else of the same steps.
+    known_kinds = [
+        kind
+        for kind in _kinds(rules)
+        if any(counted and place.get(kind) is not None for place, counted in zip(places, counts, strict=True))
+    ]
+    # Not of a row whose prefix another row rolled out.
+    rolled_out = shares and any(judgement.kind == "value" for judged in own for judgement in judged)
+    chosen_kind = "value" if rolled_out and "value" in known_kinds else next(iter(known_kinds), None)
     targets: list[Target | None] = []
     wrong = False
     for place, judged, counted in zip(places, own, counts, strict=True):
@@ -333,35 +334,6 @@ def _critiques(row: LabelledRow) -> tuple[tuple[tuple[str, ...], ...], Literal["
     )
 
 
-def coarsen(example: Example, share: float, seed: int) -> Example:
-    """Join a step with the one after, with the probability `share`, so that a grader sees steps of many lengths.
-
-    Whether a border goes is decided by the text before it: solutions that share a prefix keep sharing it. A joined step has the target of
-    its last part, which is sound up to the first error only, so a border right after a wrong step stays, as does one at an
-    observation. An example with critiques, which speak of its steps, stays as it is.
-    """
-    if example.critiques:
-        return example
-    steps: list[Step] = []
-    targets: list[Target | None] = []
-    text = ""
-    for i, (step, target) in enumerate(zip(example.solution.steps, example.targets, strict=True)):
-        text = f"{text.rstrip()} {step.text.lstrip()}" if text else step.text
-        stays = (
-            i == len(example.targets) - 1
-            or bool(step.observation.strip())
-            or (target is not None and target.value == 0.0)
-        )
-        prefix = "\x00".join([str(seed), example.solution.problem.text, *example.solution.texts[: i + 1]])
-        draw = int.from_bytes(hashlib.sha256(prefix.encode()).digest()[:4], "big") / 2**32
-        if stays or draw >= share:
-            steps.append(Step(text=text, observation=step.observation))
-            targets.append(target)
-            text = ""
-    solution = replace(example.solution, steps=tuple(steps), split=None)
-    return replace(example, solution=solution, targets=tuple(targets))
-
-
 def by_problem(rows: Iterable[Example]) -> list[list[Example]]:
     """Examples grouped by problem text, in order of first appearance."""
     groups: dict[str, list[Example]] = {}
@@ -382,8 +354,3 @@ def split_problems(
         [g for i, g in enumerate(groups) if i not in held_out],
         [g for i, g in enumerate(groups) if i in held_out],
     )
-
-
-def problem_of(group: Sequence[Example]) -> Problem:
-    """The problem of a group."""
-    return group[0].solution.problem

@@ -97,32 +97,6 @@ class _AddNorm(torch.autograd.Function):
         )
 
 
-def swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    """silu(gate) * up (Shazeer 2020), elementwise on [rows, width]."""
-    result: Tensor = _SwiGLU.apply(gate, up)  # type: ignore[no-untyped-call]
-    return result
-
-
-class _SwiGLU(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
-        ctx.save_for_backward(gate, up)
-        out = torch.empty_like(gate)
-        for rows in _blocks(gate):
-            torch.mul(F.silu(gate[rows]), up[rows], out=out[rows])
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        gate, up = ctx.saved_tensors
-        d_gate, d_up = torch.empty_like(gate), torch.empty_like(up)
-        for rows in _blocks(gate):
-            g = gate[rows]
-            torch.mul(F.silu(g), grad[rows], out=d_up[rows])
-            d_gate[rows] = torch.ops.aten.silu_backward(grad[rows] * up[rows], g)
-        return d_gate, d_up
-
-
 def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary position embedding (Su et al. 2021), the halves of a head as pairs: [rows, heads * dim] to [heads, rows, dim], by cosines [rows, dim / 2]."""
     result: Tensor = _Rotary.apply(x, cos, sin)  # type: ignore[no-untyped-call]
@@ -286,7 +260,7 @@ def _layer(
     norm = layer.post_attention_layernorm
     x, y = add_norm(x, branch, norm.weight, norm.variance_epsilon)
     gate, up = linears(y, [_weight(mlp.gate_proj), _weight(mlp.up_proj)])
-    (branch,) = linears(swiglu(gate, up), [_weight(mlp.down_proj)])
+    (branch,) = linears(F.silu(gate) * up, [_weight(mlp.down_proj)])
     return x, branch
 
 

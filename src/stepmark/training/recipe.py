@@ -376,11 +376,12 @@ def _split(
     # Rows of a judge hold critiques; who reads neither step ends nor outcomes reads those.
     critiques = not (objective.marked or objective.outcomes or isinstance(objective, StepObjective))
     axes = objective.axes if isinstance(objective, StepObjective) else ()
+    shares = isinstance(objective, StepObjective) and objective.fits_shares
 
     def read(rows: Iterable[LabelledRow]) -> list[Example]:
         if axes:
             return examples_of_labels(rows, rules, axes, dropped=dropped)
-        return examples(rows, rules, dropped=dropped, critiques=critiques)
+        return examples(rows, rules, dropped=dropped, critiques=critiques, shares=shares)
 
     ready = read(rows)
     if held_out is None:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,8 +44,6 @@ def training_rows(
 ) -> Iterator[LabelledRow]:
     """Labelled rows of one or several sources, one after the other.
 
-    A problem without a source of its own is of the file that it stands in: sources are balanced by it (`Training.limit_tokens`).
-
     Rows that `stepmark grade` wrote are read as what was graded, with `critiques` under `meta`; scores are no labels. Labels are those of the
     row or, beside a critique, of any other row.
 
@@ -61,8 +59,7 @@ def training_rows(
         return
     for name in names:
         for file in _files(name, split):
-            for row in read_labelled(file, columns=columns, settings=reading, counts=counts):
-                yield row if row.solution.problem.source is not None else _with_source(row, Path(name).name)
+            yield from read_labelled(file, columns=columns, settings=reading, counts=counts)
 
 
 def check_sources(rows: Rows | None) -> None:
@@ -86,12 +83,6 @@ def _names(rows: Rows) -> list[str] | None:
         return [str(rows)]
     named = isinstance(rows, list | tuple) and all(isinstance(row, str | Path) for row in rows)
     return [str(row) for row in rows] if named else None
-
-
-def _with_source(row: LabelledRow, source: str) -> LabelledRow:
-    solution = row.solution
-    named = replace(solution, problem=replace(solution.problem, source=source))
-    return replace(row, labelled=replace(row.labelled, solution=named))
 
 
 def _files(name: str, split: str) -> list[str]:

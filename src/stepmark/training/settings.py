@@ -98,12 +98,8 @@ class Training(Weights):
     """Distinct tokens a forward pass; bounds memory. Default: 2,048, and fewer where an epoch would have under 30 optimizer steps."""
     rows_per_step: Annotated[int, Field(ge=1)] | None = None
     """Rows an optimizer step, at least, over as many forward passes as they need. Default: one forward pass a step."""
-    limit_tokens: Annotated[int, Field(ge=1)] | None = None
-    """Distinct tokens an epoch, the same number from each source. Default: all."""
     max_tokens: Annotated[int, Field(ge=1)] | None = 1024
     """Rows of more tokens are left out and counted."""
-    coarsen: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of the borders between steps that are taken away, drawn anew each epoch, so that steps of many lengths are seen."""
     held_out: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Share of the problems on which the PRM is measured and calibrated, and not trained. Default: 50 problems, at most a fifth and at
     least 0.06 of them."""
@@ -133,7 +129,7 @@ class Training(Weights):
     adapter: bool = False
     """Write the LoRA adapter alone, to be read over its base, instead of the whole checkpoint."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Seed of the held-out problems, the order, the borders and the first weights."""
+    """Seed of the held-out problems, the order and the first weights."""
 
     def __post_init__(self) -> None:
         Weights.__post_init__(self)

@@ -24,7 +24,7 @@ from stepmark.models.checkpoint import Tensors, adapter_config
 from stepmark.models.files import local_folder, present
 from stepmark.models.places import BUILT_IN, default_folder, find_checkpoint
 from stepmark.models.spec import SPEC_FILE, ScoringSpec, read_spec
-from stepmark.training.examples import Dropped, Example, coarsen, problem_of
+from stepmark.training.examples import Dropped, Example
 from stepmark.training.measure import Graded, Measure, measure
 from stepmark.training.net import Net
 from stepmark.training.objectives.base import Objective
@@ -282,25 +282,12 @@ class Trainer:
 
     def epoch(self, groups: Sequence[Sequence[Example]], number: int) -> list[list[list[TrainingItem]]]:
         """The steps of one epoch: the same for the same seed, so that a run can resume inside it."""
-        settings = self.settings
-        seed = settings.seed * 1000 + number
-        rng = random.Random(seed)
-        sources: dict[str | None, list[Sequence[Example]]] = {}
-        for group in groups:
-            sources.setdefault(problem_of(group).source, []).append(group)
+        rng = random.Random(self.settings.seed * 1000 + number)
+        shuffled = list(groups)
+        rng.shuffle(shuffled)
         # Each epoch reads the same rows again: what cannot be read is counted in the first.
         dropped = self.dropped if number == 0 else Dropped()
-        limit = math.inf if settings.limit_tokens is None else settings.limit_tokens / len(sources)
-        items: list[TrainingItem] = []
-        for members in sources.values():
-            rng.shuffle(members)
-            size = 0
-            for item in self._items(members, seed, dropped, every_step=False):
-                if size >= limit:
-                    break
-                items.append(item)
-                size += len(item.tree)
-        return self._steps(items, rng)
+        return self._steps(list(self._items(shuffled, dropped, every_step=False)), rng)
 
     def _steps(self, items: Sequence[TrainingItem], rng: random.Random) -> list[list[list[TrainingItem]]]:
         """Optimizer steps, at least `ENOUGH` of a small set where no setting says how large they are: forward passes of fewer trees."""
@@ -315,14 +302,11 @@ class Trainer:
             budget = budget * len(steps) // (ENOUGH + 1)
 
     def _items(
-        self, groups: Sequence[Sequence[Example]], seed: int, dropped: Dropped, *, every_step: bool
+        self, groups: Sequence[Sequence[Example]], dropped: Dropped, *, every_step: bool
     ) -> Iterator[TrainingItem]:
         for group in groups:
-            coarse = (
-                (coarsen(e, self.settings.coarsen, seed) for e in group) if self.settings.coarsen else group
-            )
             yield from self.objective.items(
-                list(coarse),
+                group,
                 self.net,
                 budget=self.settings.pass_tokens,
                 dropped=dropped,
@@ -464,7 +448,7 @@ class Trainer:
         self.net.train(False)
         dropped = Dropped() if self._measured else self.dropped
         self._measured = True
-        items = list(self._items(groups, self.settings.seed * 1000 - 1, dropped, every_step=True))
+        items = list(self._items(groups, dropped, every_step=True))
         parts = [p for s in batches(items, budget=self.settings.pass_tokens, rng=random.Random(0)) for p in s]
         graded: list[Graded] = []
         loss, labels = 0.0, 0.0

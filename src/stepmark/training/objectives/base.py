@@ -176,6 +176,11 @@ class StepObjective(ABC):
         return False
 
     @property
+    def fits_shares(self) -> bool:
+        """Whether shares of rollouts are fitted as they are, so that those of a row are preferred to its ratings."""
+        return False
+
+    @property
     def readout(self) -> Readout:
         """The head, and how its logits become a score: one logit through a sigmoid, unless an objective says otherwise."""
         return Readout(head=LinearHead(), activation="sigmoid")

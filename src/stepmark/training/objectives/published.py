@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
@@ -50,83 +49,15 @@ def trainable(family: str) -> bool:
 
 
 @settings
-class OnHead(StepObjective):
-    """A step objective on the head of a given form, read in its layout. Abstract: `target`.
+class InFamily(StepObjective):
+    """A step objective on the head of a published family, read in its layout.
 
     The objective sees the logits in its own order of classes; where it fits one logit and the head has two, the logit of right above the
     other's, whose sigmoid is the softmax of the two.
     """
 
-    objective: StepObjective
-
-    @property
-    @abstractmethod
-    def target(self) -> ScoringSpec:
-        """How the trained checkpoint is read, but for its layout and where it is from."""
-
-    @property
-    def outcomes(self) -> bool:
-        """As the objective has it."""
-        return self.objective.outcomes
-
-    @property
-    def expected(self) -> Readout:
-        """The readout of the objective's own head."""
-        return self.objective.spec(self.target.layout, "").readout
-
-    def spec(self, layout: Layout, base: str) -> ScoringSpec:
-        """The target's, with nothing that finds a checkpoint of its authors."""
-        return replace(self.target, layout=layout, architectures=(), settings=(), tensors=(), checkpoints=())
-
-    def head(self, net: Net) -> torch.nn.Module:
-        """A new head of the form, which begins at zero; or rows of the language model."""
-        form, classes = self.target.readout.head, self.target.readout.classes
-        if isinstance(form, VocabHead):
-            return VocabRows(net, form.candidates, whole=False)
-        return new_head(form, net.hidden_size, classes or 1)
-
-    def fits(self, target: Target, example: Example) -> bool:
-        """As the objective has it."""
-        return self.objective.fits(target, example)
-
-    def wanted(self, example: Example) -> Example:
-        """As the objective has it."""
-        return self.objective.wanted(example)
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        """As the objective has it."""
-        return self.objective.axes
-
-    def loss_of(self, logits: Tensor, targets: Sequence[Target]) -> Tensor:
-        """The objective's."""
-        return self.objective.loss_of(self._ordered(logits), targets)
-
-    def count_of(self, target: Target) -> int:
-        """As the objective has it."""
-        return self.objective.count_of(target)
-
-    def score_of(self, logits: Tensor) -> Tensor:
-        """The objective's, as the head's activation gives it."""
-        score = self.objective.score_of(self._ordered(logits))
-        return 2 * score - 1 if self.target.readout.activation == "margin" else score
-
-    def _ordered(self, logits: Tensor) -> Tensor:
-        """The head's logits as those of the objective's own head."""
-        theirs, ours = self.target.readout, self.expected
-        if theirs.classes == 1 or theirs.activation == "labels":
-            return logits
-        if ours.classes == 1:
-            return (logits[:, theirs.good] - logits[:, 1 - theirs.good])[:, None]
-        by_class = {index: role for role, index in _roles(ours).items()}
-        return logits[:, [_roles(theirs)[by_class[index]] for index in range(ours.classes or 1)]]
-
-
-@settings
-class InFamily(OnHead):
-    """A step objective on the head of a published family."""
-
     name: ClassVar[str] = "in-family"
+    objective: StepObjective
     family: str
     """A name of `models.families.FAMILIES`."""
 
@@ -153,10 +84,73 @@ class InFamily(OnHead):
 
     @property
     def target(self) -> ScoringSpec:
-        """The family's."""
+        """How the trained checkpoint is read: as the family, but with nothing that finds a checkpoint of its authors."""
         return replace(
-            FAMILIES[self.family], source=f"trained by `stepmark train` in the format of {self.family}"
+            FAMILIES[self.family],
+            source=f"trained by `stepmark train` in the format of {self.family}",
+            architectures=(),
+            settings=(),
+            tensors=(),
+            checkpoints=(),
         )
+
+    @property
+    def expected(self) -> Readout:
+        """The readout of the objective's own head."""
+        return self.objective.spec(self.target.layout, "").readout
+
+    @property
+    def outcomes(self) -> bool:
+        """As the objective has it, like all below."""
+        return self.objective.outcomes
+
+    @property
+    def fits_shares(self) -> bool:
+        """As the objective has it."""
+        return self.objective.fits_shares
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """As the objective has it."""
+        return self.objective.axes
+
+    def spec(self, layout: Layout, base: str) -> ScoringSpec:
+        """The target's."""
+        return replace(self.target, layout=layout)
+
+    def head(self, net: Net) -> torch.nn.Module:
+        """A new head of the family's form, which begins at zero; or rows of the language model."""
+        form, classes = self.target.readout.head, self.target.readout.classes
+        if isinstance(form, VocabHead):
+            return VocabRows(net, form.candidates, whole=False)
+        return new_head(form, net.hidden_size, classes or 1)
+
+    def wanted(self, example: Example) -> Example:
+        """As the objective has it."""
+        return self.objective.wanted(example)
+
+    def loss_of(self, logits: Tensor, targets: Sequence[Target]) -> Tensor:
+        """The objective's."""
+        return self.objective.loss_of(self._ordered(logits), targets)
+
+    def count_of(self, target: Target) -> int:
+        """As the objective has it."""
+        return self.objective.count_of(target)
+
+    def score_of(self, logits: Tensor) -> Tensor:
+        """The objective's, as the head's activation gives it."""
+        score = self.objective.score_of(self._ordered(logits))
+        return 2 * score - 1 if self.target.readout.activation == "margin" else score
+
+    def _ordered(self, logits: Tensor) -> Tensor:
+        """The head's logits as those of the objective's own head."""
+        theirs, ours = self.target.readout, self.expected
+        if theirs.classes == 1 or theirs.activation == "labels":
+            return logits
+        if ours.classes == 1:
+            return (logits[:, theirs.good] - logits[:, 1 - theirs.good])[:, None]
+        by_class = {index: role for role, index in _roles(ours).items()}
+        return logits[:, [_roles(theirs)[by_class[index]] for index in range(ours.classes or 1)]]
 
 
 def _roles(readout: Readout) -> dict[str, int]:

@@ -72,6 +72,11 @@ class SoftLabels(HardLabels):
 
     name: ClassVar[str] = "soft"
 
+    @property
+    def fits_shares(self) -> bool:
+        """Shares, unrounded."""
+        return True
+
     def loss_of(self, logits: Tensor, targets: Sequence[Target]) -> Tensor:
         """Binary cross-entropy against the share."""
         return F.binary_cross_entropy_with_logits(logits[:, 0], _values(targets, logits), reduction="none")
@@ -82,6 +87,11 @@ class SquaredError(HardLabels):
     """The share itself: squared error of the probability (Zhang et al. 2025, section 2.2, soft labels)."""
 
     name: ClassVar[str] = "mse"
+
+    @property
+    def fits_shares(self) -> bool:
+        """Shares, unrounded."""
+        return True
 
     def loss_of(self, logits: Tensor, targets: Sequence[Target]) -> Tensor:
         """(P(right) - share)²."""
@@ -98,6 +108,11 @@ class BetaBinomial(StepObjective):
     """
 
     name: ClassVar[str] = "beta-binomial"
+
+    @property
+    def fits_shares(self) -> bool:
+        """Shares, unrounded."""
+        return True
 
     @property
     def readout(self) -> Readout:
