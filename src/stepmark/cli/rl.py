@@ -10,7 +10,6 @@ from cyclopts import Parameter
 from stepmark.cli import options as opt
 from stepmark.cli import print_note
 from stepmark.errors import SettingError, UsageError
-from stepmark.rl.hacking import HackingWatch
 from stepmark.rl.run import train_policy
 from stepmark.rl.settings import Implicit, PolicyTraining, Refitting
 
@@ -95,9 +94,8 @@ def rl_command(
     training: Annotated[
         PolicyTraining, opt.fields_but("updates", "learning_rate", "lora_rank", "token_budget")
     ] = PolicyTraining(),
-    watch: Annotated[HackingWatch, opt.FIELDS] = HackingWatch(),
+    threshold: Annotated[float | None, opt.in_method("--threshold")] = None,
     implicit: ImplicitOptions = ImplicitOptions(),
-    implicit_model: Annotated[str | None, opt.in_method("--implicit-model")] = None,
     refit: RefitOptions = RefitOptions(),
     no_reference: Annotated[bool, opt.in_method("--no-reference")] = False,
     token_budget: Annotated[int, opt.in_machine("--token-budget")] = 8192,
@@ -121,7 +119,7 @@ def rl_command(
         lora_rank: rank of LoRA adapters. Default: all weights are trained.
         stop_on_hack: stop at the monitor's alarm.
         answers: which answers of a solution count: stated, also its concluding statement; marked, only a box, ####, "the answer is".
-        implicit_model: what the implicit PRM starts from: a folder or hub name with the policy's tokenizer. Default: the policy's own start.
+        threshold: in the monitor, a step whose score is under this is an error. Default: the PRM's own.
         no_reference: keep no copy of the starting policy: less memory and time, and the divergence from it is not known.
         token_budget: padded tokens a forward pass: bounds memory, changes no result.
         dtype: precision of the policy. auto: as saved with LoRA, else float32, because small updates vanish in bfloat16.
@@ -147,9 +145,8 @@ def rl_command(
         answers=answers,
         isolation=isolation,
         columns=columns,
-        watch=watch,
+        threshold=threshold,
         implicit=_switched(Implicit, "implicit", implicit),
-        implicit_model=implicit_model,
         refit=_switched(Refitting, "refit", refit),
         no_reference=no_reference,
         dtype=dtype,
