@@ -37,11 +37,12 @@ import torch
 from benchmarks.common import benchmark_parser, finish, seconds
 from benchmarks.grade import Plain, distinct_prefixes
 from stepmark import Solution, load_prm
-from stepmark.backends import Completions
+from stepmark.backends import Completions, Release
+from stepmark.errors import InputError
 from stepmark.models.local_prm import HeadPRM
 from stepmark.models.places import BUILT_IN_BASE, find_checkpoint
 from stepmark.models.policies.local import LocalPolicy
-from stepmark.models.session import CachedSession, Extended, Place, root_of
+from stepmark.models.session import CachedSession
 from stepmark.records import Problem, Step, StepScores
 
 Result = TypeVar("Result")
@@ -99,23 +100,20 @@ def solutions(rounds: Sequence[Round]) -> list[list[Solution]]:
     return result
 
 
-def by_session(prm: HeadPRM, rounds: Sequence[Round]) -> tuple[list[list[float]], CachedSession]:
-    """Scores of each round's candidates, dropping what is not kept."""
+def by_session(prm: HeadPRM, texts: Sequence[Sequence[Solution]]) -> tuple[list[list[float]], CachedSession]:
+    """Scores of each round's candidates, releasing those of the round before."""
     session = CachedSession(prm, memory_tokens=32_768)
-    places: list[Place] = []
     scores = []
-    root = root_of(Problem(text=_PROBLEM))
-    for one in rounds:
-        asked = [(root if p < 0 else places[p], step) for p, step in zip(one.parents, one.steps, strict=True)]
-        found = session.extend(asked)
-        session.drop(places)
-        places, row = [], []
-        for result in found:
-            if not isinstance(result, Extended):
-                raise result
-            places.append(result.place)
-            row.append(result.score)
+    before: Sequence[Solution] = ()
+    for one in texts:
+        row = []
+        for reply in session.score_last(one):
+            if isinstance(reply, InputError):
+                raise reply
+            row.append(reply.score)
+        session.release([Release(problem=_PROBLEM, prefixes=tuple(s.texts for s in before))], lambda *_: None)
         scores.append(row)
+        before = one
     return scores, session
 
 
@@ -187,7 +185,7 @@ def compare(
     sequences = [prm.encoder.encode(s).ids.tolist() for one in texts for s in one]
     flat, distinct = sum(map(len, sequences)), distinct_prefixes(sequences)
     before = prm.ledger.tokens_computed
-    ours, our_peak, (scores, session) = measured(lambda: by_session(prm, rounds))
+    ours, our_peak, (scores, session) = measured(lambda: by_session(prm, texts))
     computed = prm.ledger.tokens_computed - before
     theirs, their_peak, (whole, padded) = measured(lambda: by_batches(plain, texts))
     shared, again = seconds(lambda: by_engine(prm, texts)) if engine else (None, None)

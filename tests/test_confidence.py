@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -79,7 +80,7 @@ def test_a_policy_grades_what_it_wrote_and_no_tool(measure, per_step):
     solution = Solution(problem=Problem(text="which?"), steps=steps)
     (result,) = prm.score_many([solution])
     assert result.scores == pytest.approx(wanted, abs=1e-4)
-    growing = prm.grow(solution.problem)
-    assert [growing.score(steps[:at], step) for at, step in enumerate(steps)] == pytest.approx(
-        wanted, abs=1e-4
-    )
+    prefixes = [replace(solution, steps=steps[: end + 1]) for end in range(len(steps))]
+    session = prm.open_session()
+    replies = [reply for prefix in prefixes for reply in session.score_last([prefix])]
+    assert [reply.score for reply in replies] == pytest.approx(wanted, abs=1e-4)

@@ -7,6 +7,7 @@ import functools
 import itertools
 import math
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from transformers import AutoModel, LlamaConfig, Qwen2Config
 from stepmark.errors import CheckpointError, InputError, MarkerInTextError, TooLongError
 from stepmark.models import attention
 from stepmark.models.encoding import Encoder
-from stepmark.models.engine import CachedPrefix, Engine, PrefixCache, fitting, token_budget, windows
+from stepmark.models.engine import Engine, PrefixCache, fitting, token_budget, windows
 from stepmark.models.local_prm import HeadPRM, ImplicitPRM
 from stepmark.models.packed_tree import pack
 from stepmark.models.prm import Ledger
@@ -233,7 +234,7 @@ def test_nothing_waits_inside_a_pass(owner):
             hidden(engine(budget=16), sequences, [[10, 28]] * 5)
         else:
             cache = PrefixCache([engine(budget=16)], capacity=100, states=True)
-            cache.hold([CachedPrefix(ids=np.asarray(s)) for s in sequences])
+            cache.hold([np.asarray(s) for s in sequences])
     for hook in waits.hooks:
         hook.remove()
     assert waits.layers == math.ceil(len(prefixes(sequences)) / 16)
@@ -509,9 +510,10 @@ def test_an_implicit_prm_counts_an_agents_own_tokens_only(per_step):
     solution = Solution(problem=Problem(text="which?"), steps=steps)
     (result,) = prm.score_many([solution])
     assert result.scores == pytest.approx(wanted, abs=2e-4)
-    growing = prm.grow(Problem(text="which?"))
-    scores = [growing.score(steps[:at], step) for at, step in enumerate(steps)]
-    assert scores == pytest.approx(wanted, abs=2e-4)
+    prefixes = [replace(solution, steps=steps[: end + 1]) for end in range(len(steps))]
+    session = prm.open_session()
+    replies = [reply for prefix in prefixes for reply in session.score_last([prefix])]
+    assert [reply.score for reply in replies] == pytest.approx(wanted, abs=2e-4)
 
 
 def test_a_token_beyond_the_embedding_is_an_error_of_the_checkpoint() -> None:

@@ -210,17 +210,10 @@ def test_the_prm_reads_the_ends_of_a_long_answer_and_the_result_shows_all_of_it(
     seen: list[str] = []
 
     class Prm(ScriptedPRM):
-        def grow(self, problem):  # type: ignore[no-untyped-def]
-            growing = super().grow(problem)
-
-            class Growing:
-                def score(self, steps, step):  # type: ignore[no-untyped-def]
-                    seen.extend(one.observation for one in steps[-1:])
-                    return growing.score(steps, step)
-
-                back = growing.back
-
-            return Growing()
+        def score_many(self, solutions, **how):  # type: ignore[no-untyped-def]
+            for solution in solutions:
+                seen.extend(one.observation for one in solution.steps[-2:-1])
+                yield from super().score_many([solution], **how)
 
     from stepmark.data.reading import read_rows
 

@@ -99,7 +99,7 @@ GOOD = ScriptedPRM(lambda problem, steps: 0.5)
         (lambda steps: [0.5] * (len(steps) - 1), "scores for"),
         (lambda steps: [0.5] * (len(steps) + 1), "scores for"),
         (lambda steps: [1.5] * len(steps), r"expected a number in \[0, 1\]"),
-        (lambda steps: None, "gave 0 results"),
+        (lambda steps: None, "no result"),
     ],
     ids=["nan", "inf", "few", "many", "out of range", "none"],
 )
@@ -507,7 +507,7 @@ def test_a_session_scores_as_whole_prefixes_do_and_computes_what_the_search_is_c
     search = replace(search, grading=Grading(aggregate="min", kind=prm.score_kind))
     store = MemoryReplies()
     results = searched(arithmetic(2), search, models, store=store)
-    assert keeper.places == 0
+    assert not keeper.prefixes
     assert keeper.pool.held == 0
     fresh = load_prm(tiny, dtype="float32", device="cpu")
     for found in results:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpoints import LOG_RATIOS, STEPWISE, load_family
-from stepmark.backends import ScoreRequest
+from stepmark.backends import Release, ScoreRequest, StepScore
 from stepmark.errors import (
     BackendError,
     CheckpointError,
@@ -25,8 +24,8 @@ from stepmark.models.families import FAMILIES
 from stepmark.models.generative import GENERATIVE, generative_prm
 from stepmark.models.prm import PRM
 from stepmark.models.scripted import ScriptedPolicy
-from stepmark.models.session import CachedSession, Extended, NextStep, WholeSolution, root_of
-from stepmark.records import Problem, Solution, Step, StepScores
+from stepmark.models.session import CachedSession, Text
+from stepmark.records import Solution, StepScores
 
 torch.set_num_threads(1)
 
@@ -41,36 +40,38 @@ WORDS = [
 
 
 def step(rng, number):
-    return Step(text=f"{rng.choice(WORDS)} ({number})")
+    return f"{rng.choice(WORDS)} ({number})"
+
+
+def let_go(session, prefixes):
+    """Give prefixes back."""
+    session.release([Release(problem=p, prefixes=(steps,)) for p, steps in prefixes], None)
 
 
 def grow(session, seed, *, rounds=5, width=6, keep=3, problems=2):
-    """A search at random: extend, keep some, drop the others; every (problem, steps, score) that it was told."""
+    """A search at random: extend, keep some, release the others; every (problem, steps, score) that it received."""
     rng = random.Random(seed)
-    beams = [[root_of(Problem(text=f"How many pens are left of {p}?"))] for p in range(problems)]
-    told = []
+    beams = {f"How many pens are left of {p}?": [()] for p in range(problems)}
+    received = []
     for number in range(rounds):
         asked = [
-            (place, step(rng, number if rng.random() < 0.7 else 0))
-            for places in beams
-            for place in places
-            for _ in range(width // len(places))
+            Solution.of(problem, (*prefix, step(rng, number if rng.random() < 0.7 else 0)))
+            for problem, prefixes in beams.items()
+            for prefix in prefixes
+            for _ in range(width // len(prefixes))
         ]
-        found = session.extend(asked)
-        assert len(found) == len(asked)
-        for (place, added), result in zip(asked, found, strict=True):
-            assert isinstance(result, Extended)
-            assert result.place.solution.steps == (*place.solution.steps, added)
-            told.append((result.place.solution.problem.text, result.place.solution.texts, result.score))
-        session.drop(place for places in beams for place in places)
-        beams = []
-        for p in range(problems):
-            mine = [r.place for r in found if r.place.solution.problem.text.endswith(f" {p}?")]
+        replies = session.score_last(asked)
+        received += [
+            (one.problem.text, one.texts, reply.score) for one, reply in zip(asked, replies, strict=True)
+        ]
+        let_go(session, [(problem, prefix) for problem, prefixes in beams.items() for prefix in prefixes])
+        for problem in beams:
+            mine = list(dict.fromkeys(one.texts for one in asked if one.problem.text == problem))
             rng.shuffle(mine)
-            beams.append(mine[:keep])
-            session.drop(mine[keep:])
-    session.drop(place for places in beams for place in places)
-    return told
+            beams[problem] = mine[:keep]
+            let_go(session, [(problem, prefix) for prefix in mine[keep:]])
+    let_go(session, [(problem, prefix) for problem, prefixes in beams.items() for prefix in prefixes])
+    return received
 
 
 @pytest.mark.parametrize("name", STEPWISE)
@@ -140,24 +141,21 @@ def test_a_small_memory_forgets_reads_again_and_counts_it(zoo):
 
 def test_a_step_that_cannot_be_read_costs_the_others_nothing(zoo):
     prm = load_family(zoo, "qwen-prm")
-    session = prm.open_session()
-    root = root_of(Problem(text="p"))
-    found = session.extend(
-        [
-            (root, Step(text="x = 6")),
-            (root, Step(text="<extra_0>")),
-            (root, Step(text="  ")),
-            (root, Step(text="word " * 5000)),
-            (root, Step(text="x = 7")),
-        ]
-    )
-    assert [type(f) for f in found] == [Extended, MarkerInTextError, InputError, TooLongError, Extended]
-    assert found[0].score == pytest.approx(prm.score("p", steps=["x = 6"])[0], abs=1e-5)
+    steps = ["x = 6", "<extra_0>", "  ", "word " * 5000, "x = 7"]
+    replies = prm.open_session().score_last([Solution.of("p", (one,)) for one in steps])
+    assert [type(reply) for reply in replies] == [
+        StepScore,
+        MarkerInTextError,
+        InputError,
+        TooLongError,
+        StepScore,
+    ]
+    assert replies[0].score == pytest.approx(prm.score("p", steps=["x = 6"])[0], abs=1e-5)
     with pytest.raises(UsageError, match="at least one token"):
         CachedSession(prm, memory_tokens=0)
-    (small,) = CachedSession(prm, memory_tokens=3).extend([(root, Step(text="x = 6"))])
+    (small,) = CachedSession(prm, memory_tokens=3).score_last([Solution.of("p", ("x = 6",))])
     assert isinstance(small, TooLongError)
-    assert "give it more memory" in str(small)
+    assert "more memory" in str(small)
 
 
 @pytest.mark.parametrize("name", ["qwen-prm", "reasoneval", "implicit"])
@@ -168,7 +166,7 @@ def test_a_model_that_gives_nan_is_an_error(zoo, name):
         backbone.norm.weight.fill_(float("nan"))
     session = prm.open_session()
     with pytest.raises(CheckpointError, match="NaN or an infinity"):
-        session.extend([(root_of(Problem(text="p")), Step(text="x = 6"))])
+        session.score_last([Solution.of("p", ("x = 6",))])
 
 
 class Counting(PRM):
@@ -192,7 +190,7 @@ def test_others_read_whole_prefixes_and_say_so():
     found = prm.open_session().score(asked, lambda index, reply: None)
     assert [reply.score for reply in found] == [3.0, 2.0]
     assert prm.read == 3
-    with pytest.raises(BackendError, match="0 scores for 1 step"):
+    with pytest.raises(BackendError, match="0 scores"):
         Counting(short=True).open_session().score(asked[:1], lambda index, reply: None)
 
 
@@ -215,15 +213,10 @@ def solutions(seed, count, *, problems=3, most=4):
 
 
 def every(session, prm, asked):
-    """Whole solutions from a session; refusals in their places."""
-    requests = []
-    for one in asked:
-        try:
-            encoded = prm.encoder.encode(one) if isinstance(one, Solution) else one
-            requests.append(WholeSolution(encoded=encoded))
-        except InputError as error:
-            requests.append(error)
-    return session.answer(requests)
+    """Whole solutions from a session."""
+    encoded = [prm.encoder.encode(one) for one in asked]
+    reads = session.answer([Text.of(one) for one in encoded])
+    return [session.scores(one, read) for one, read in zip(encoded, reads, strict=True)]
 
 
 def same(found, expected, unit=1.0):
@@ -272,49 +265,35 @@ def test_whole_solutions_score_as_the_prm_does_and_cost_what_is_new(zoo, name):
     assert (ledger.solutions, ledger.steps) == (24, sum(len(one.steps) for one in asked))
     before = ledger.tokens_computed
     same(every(session, prm, asked), expected, 0.001 if name.startswith("implicit") else 1.0)
-    assert ledger.tokens_computed == before  # nothing was pinned, and all of it is still there
+    assert ledger.tokens_computed == before  # all of it is still there
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 6), st.sampled_from(["reasoneval", "implicit-per-step"]))
-def test_steps_solutions_and_drops_in_any_order(loaded, seed, batch, name):
-    """Whatever is asked together, and whatever was dropped between: one tree gives what each would get alone."""
+def test_steps_solutions_and_releases_in_any_order(loaded, seed, batch, name):
+    """Whatever was asked and released before: one tree gives what each would get alone."""
     prm, alone, known = loaded[name]
     rng = random.Random(seed)
     unit = 0.001 if name.startswith("implicit") else 1.0
     session = CachedSession(prm, memory_tokens=rng.choice([150, 10_000]))
-    places = []
     asked_of = solutions(seed % 7, 12)
     for _ in range(4):
-        asked, truth = [], []
+        steps, whole = [], []
         for _ in range(batch):
             solution = rng.choice(asked_of)
             if rng.random() < 0.5:
-                asked.append(WholeSolution(encoded=prm.encoder.encode(solution)))
+                whole.append(solution)
             else:
                 cut = rng.randint(1, len(solution.steps))
-                solution = Solution.of(solution.problem.text, solution.texts[:cut])
-                before = [p for p in places if p.solution.texts == solution.texts[:-1]]
-                before = [p for p in before if p.solution.problem == solution.problem]
-                start = before[0] if before and rng.random() < 0.7 else root_of(solution.problem)
-                asked.append(
-                    NextStep(place=replace(start, solution=solution), encoded=prm.encoder.encode(solution))
-                )
-            key = (solution.problem.text, solution.texts)
-            if key not in known:
-                (known[key],) = alone.score_many([solution])
-            truth.append(known[key])
-        for one, other in zip(session.answer(asked), truth, strict=True):
-            if isinstance(one, Extended):
-                assert one.score / unit == pytest.approx(other.scores[-1] / unit, abs=1e-4)
-                places.append(one.place)
-            else:
-                same([one], [other], unit)
-        rng.shuffle(places)
-        gone, places = places[:2], places[2:]
-        session.drop(gone)
+                steps.append(Solution.of(solution.problem.text, solution.texts[:cut]))
+        for one in (*steps, *whole):
+            if one not in known:
+                (known[one],) = alone.score_many([one])
+        same(every(session, prm, whole), [known[one] for one in whole], unit)
+        for one, reply in zip(steps, session.score_last(steps), strict=True):
+            assert reply.score / unit == pytest.approx(known[one].scores[-1] / unit, abs=1e-4)
+        let_go(session, rng.sample(sorted(session.prefixes), min(2, len(session.prefixes))))
         assert session.pool.held <= session.pool.capacity
-    session.drop(places)
 
 
 @pytest.fixture(scope="module")
@@ -330,17 +309,16 @@ def test_a_failure_half_way_leaves_nothing_that_could_be_read(zoo, monkeypatch):
     prm, alone = load_family(zoo, "qwen-prm"), load_family(zoo, "qwen-prm")
     session = CachedSession(prm, memory_tokens=10_000)
     asked = solutions(6, 8)
-    (early,) = session.extend([(root_of(asked[0].problem), asked[0].steps[0])])
+    first = Solution.of(asked[0].problem.text, asked[0].texts[:1])
+    (early,) = session.score_last([first])
     write = KeyValuePool.write
     monkeypatch.setattr(KeyValuePool, "write", lambda *given: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         every(session, prm, asked)
     monkeypatch.setattr(KeyValuePool, "write", write)
     same(every(session, prm, asked), list(alone.score_many(asked)))
-    # A place from before is read anew, and giving it back takes nothing from others.
-    held = session.pool.held
-    (later,) = session.extend([(early.place, Step(text="so x = 6"))])
-    (truth,) = alone.score_many([later.place.solution])
+    # A prefix from before is read anew.
+    longer = Solution.of(first.problem.text, (*first.texts, "so x = 6"))
+    (later,) = session.score_last([longer])
+    (truth,) = alone.score_many([longer])
     assert [early.score, later.score] == pytest.approx(list(truth.scores), abs=1e-5)
-    session.drop([early.place])
-    assert session.pool.held >= held

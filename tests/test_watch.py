@@ -160,4 +160,3 @@ def test_a_session_reads_each_token_once_and_scores_as_grading_does(family, zoo)
     assert list(watch.scores) == pytest.approx(expected, abs=1e-5)
     assert loaded.ledger.tokens_again == 0
     assert loaded.ledger.tokens_computed == loaded.ledger.tokens_distinct
-    watch.close()

@@ -27,16 +27,15 @@ from typing import Any, Protocol, final
 
 import torch
 
-from stepmark.backends import StepScore
+from stepmark.backends import Ready, StepScore
 from stepmark.errors import BackendError, CheckpointError, InputError, TooLongError
 from stepmark.models.encoding import Encoded
 from stepmark.models.heads import verdict_ids
 from stepmark.models.packed_tree import pack
-from stepmark.models.prm import ServedGrowing, ServedSession, Session, WholePrefixSession
+from stepmark.models.prm import Session
 from stepmark.models.served import ServedPRM, read_positions
 from stepmark.models.spec import VocabHead
-from stepmark.models.watch import Growing
-from stepmark.records import Problem, Solution, StepScores
+from stepmark.records import Solution, StepScores
 from stepmark.words import amount
 
 _LOG = logging.getLogger("stepmark")
@@ -192,13 +191,9 @@ class CompletionsPRM(ServedPRM):
         """See `PRM.open_session`. Prefixes are kept by the server."""
         del memory_tokens
         if self.spec.outcome_only:
-            return WholePrefixSession(self, "an outcome model gives a whole solution one score")
+            return Session(self, "an outcome model gives a whole solution one score")
         unknown = f"the server does not report what it takes from its cache ({self._dialect.start})"
-        return ServedSession(self, "" if self._reports else unknown)
-
-    def grow(self, problem: Problem) -> Growing:
-        """See `PRM.grow`."""
-        return super().grow(problem) if self.spec.outcome_only else ServedGrowing(self, problem)
+        return _CompletionsSession(self, "" if self._reports else unknown)
 
     def score_last(self, solutions: Sequence[Solution]) -> list[StepScore | InputError]:
         """The score of the last step of each solution; only that is asked for. An `InputError` for what cannot be read."""
@@ -286,6 +281,17 @@ class CompletionsPRM(ServedPRM):
             if max(row) <= _NEVER:
                 raise BackendError(f"{self.name}{path}: the server gives none of the verdicts a probability")
         return reply
+
+
+class _CompletionsSession(Session):
+    """A session of which the server keeps the prefixes: only the verdict of the last step is asked for."""
+
+    prm: CompletionsPRM
+
+    def score_last(
+        self, solutions: Sequence[Solution], ready: Ready | None = None
+    ) -> list[StepScore | InputError]:
+        return self.prm.score_last(solutions)
 
 
 def _keys(encoded: Encoded, reads: Sequence[int]) -> Iterator[bytes]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, final
 
 import numpy as np
@@ -314,20 +314,6 @@ def _copied(slots: Ints, device: torch.device, places: dict[torch.device, Tensor
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class CachedPrefix:
-    """A text, and where its beginning was when it was read last; nothing, for a text that was not."""
-
-    ids: Ints
-    """Its tokens; at least one."""
-    before: Ints = field(default_factory=lambda: NONE)
-    """Tokens that were read."""
-    slots: Ints = field(default_factory=lambda: NONE)
-    """Where those lay; valid only where `births` still says so."""
-    births: Ints = field(default_factory=lambda: NONE)
-    """When each slot was filled; a slot that was given back and filled again has another."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class KeyValueSlots:
     """Texts that are held now."""
 
@@ -359,45 +345,40 @@ class PrefixCache:
         """A number that the owner keeps of the token in each slot; NaN when a token is entered."""
         self._backbones, self._states = tuple(backbones), states
         self._child: dict[tuple[int, int], int] = {}
-        self._parent, self._token, self._kids, self._pins, self._used, self._born = (
-            np.zeros(0, dtype=np.int64) for _ in range(6)
-        )
+        self._parent, self._token, self._kids, self._used = (np.zeros(0, dtype=np.int64) for _ in range(4))
+        self._held = np.zeros(0, dtype=bool)
+        """Whether each slot holds a token."""
         self._mark: list[int] = []
         self._ghosts: dict[int, None] = {}
-        self._now = self._births = 0
+        self._now = 0
 
     def __len__(self) -> int:
         """Tokens that are held."""
         return self.pool.held
 
-    def hold(self, texts: Sequence[CachedPrefix]) -> KeyValueSlots:
+    def hold(self, texts: Sequence[Ints]) -> KeyValueSlots:
         """Compute what some texts lack, together; all of their tokens are then held, until the next call.
 
         Args:
-            texts: at least one; together no more tokens than the capacity (else a `CheckpointError`).
+            texts: token ids of at least one text, none empty; together no more tokens than the capacity (else a `CheckpointError`).
         """
         self._now += 1
-        tree = pack([text.ids for text in texts])
+        tree = pack(texts)
         slots = np.full(len(tree), -1, dtype=np.int64)
-        again = np.zeros(len(tree), dtype=bool)
-        for text, path in zip(texts, tree.paths, strict=True):
-            stored, shared = self._found(text)
+        for ids, path in zip(texts, tree.paths, strict=True):
+            stored = self._found(ids)
             slots[path[: len(stored)]] = stored
-            # The caller has read these before, and they were evicted.
-            again[path[len(stored) : max(shared, len(stored))]] = True
         self._used[slots[slots >= 0]] = self._now
         new = np.flatnonzero(slots < 0)
         self._make_room(len(new))
-        budget = min(backbone.token_budget for backbone in self._backbones)
+        budget, again = min(backbone.token_budget for backbone in self._backbones), 0
         with torch.inference_mode():
             # A slot is what a token has had through all of this: no text of the call forgets another's.
             for part in passes(tree, new, budget):
                 kept = self._computed(tree, part, slots[part.held])
-                again[part.part] |= self._enter(tree.ids, tree.parents, slots, part.part)
+                again += self._enter(tree.ids, tree.parents, slots, part.part)
                 self.pool.write(slots[part.part], kept)
-        return KeyValueSlots(
-            slots=tuple(slots[path] for path in tree.paths), computed=len(new), again=int(again[new].sum())
-        )
+        return KeyValueSlots(slots=tuple(slots[path] for path in tree.paths), computed=len(new), again=again)
 
     def add(self, ids: Ints, kept: Kept, first: int) -> None:
         """Enter tokens that were computed elsewhere, such as those that a policy has written; they are left out where there is no room.
@@ -408,7 +389,7 @@ class PrefixCache:
             first: of which token the first of them are. Those before it must be held, or nothing is entered.
         """
         self._now += 1
-        stored, _ = self._found(CachedPrefix(ids=ids))
+        stored = self._found(ids)
         self._used[stored] = self._now
         have = len(stored)
         if have < first or have == len(ids) or len(ids) > self.pool.capacity:
@@ -426,19 +407,15 @@ class PrefixCache:
         )
 
     def clear(self) -> None:
-        """Forget everything, pins too: after a failure, when it is not known which slots were filled."""
+        """Forget everything: after a failure, when it is not known which slots were filled."""
         self._child.clear()
-        self._born[:] = 0  # invalidates all slots; birth numbers keep increasing
-        self._kids[:] = self._pins[:] = 0
+        self._held[:] = False
+        self._kids[:] = 0
         self.pool = KeyValuePool(self.pool.capacity)
 
-    def known(self, text: CachedPrefix) -> int:
+    def known(self, ids: Ints) -> int:
         """How many tokens of the beginning of a text are held now."""
-        return len(self._found(text)[0])
-
-    def births(self, slots: Ints) -> Ints:
-        """When some slots were filled."""
-        return self._born[slots].copy()
+        return len(self._found(ids))
 
     def read(self, slots: Ints) -> Kept:
         """Keys and values of the first backbone in some slots, by layer, [1, kv_heads, slots, head_dim]."""
@@ -448,20 +425,14 @@ class PrefixCache:
         """Hidden states in some slots, [slots, hidden]."""
         return self.pool.read(slots, [(backbone, _STATE)])[backbone, _STATE][0][0, 0]
 
-    def pin(self, slot: int) -> None:
-        """Hold a token that a caller will continue from."""
-        self._pins[slot] += 1
-
-    def drop(self, slots: Ints, births: Ints) -> None:
-        """Take a pin from the last of these tokens, and give back what nothing needs any more. Nothing, where it is gone."""
-        if not len(slots) or self._born[slots[-1]] != births[-1]:
-            return
-        slot = int(slots[-1])
-        self._pins[slot] -= 1
+    def drop(self, ids: Ints, first: int) -> None:
+        """Free the tokens of a text from `first` on, as far as no other text that is held goes on from them."""
         gone: list[int] = []
-        while slot >= 0 and self._kids[slot] == 0 and self._pins[slot] <= 0:
+        for slot in self._found(ids)[first:][::-1].tolist():
+            if self._kids[slot]:
+                break
             gone.append(slot)
-            slot = self._unhung(slot)
+            self._unhung(slot)
         self._free(gone)
 
     def _computed(self, tree: PackedTree, part: Pass, held: Ints) -> Kept:
@@ -480,23 +451,20 @@ class PrefixCache:
         mine = [name for name in self.pool.layers if name[0] == number and name[1] != _STATE]
         return {name[1]: pair for name, pair in self.pool.read(slots, mine).items()}
 
-    def _found(self, text: CachedPrefix) -> tuple[Ints, int]:
-        """The slots of the beginning of a text that is held, and how many of its tokens were read before."""
-        shared = common_prefix(text.before, text.ids)
-        alive = self._born[text.slots[:shared]] == text.births[:shared]
-        dead = np.flatnonzero(~alive)
-        stored = text.slots[: int(dead[0]) if len(dead) else shared].tolist()
-        at = stored[-1] if stored else -1
-        for token in text.ids[len(stored) :].tolist():
+    def _found(self, ids: Ints) -> Ints:
+        """The slots of the beginning of a text that is held."""
+        stored: list[int] = []
+        at = -1
+        for token in ids.tolist():
             below = self._child.get((at, token))
             if below is None:
                 break
             stored.append(below)
             at = below
-        return np.asarray(stored, dtype=np.int64), shared
+        return np.asarray(stored, dtype=np.int64)
 
-    def _enter(self, ids: Ints, parents: Ints, slots: Ints, part: Ints) -> npt.NDArray[np.bool_]:
-        """Slots for new tokens, each hung on its parent's; parents stand before their children. Which of them had been forgotten."""
+    def _enter(self, ids: Ints, parents: Ints, slots: Ints, part: Ints) -> int:
+        """Slots for new tokens, each hung on its parent's; parents stand before their children. How many of them had been forgotten."""
         fresh_slots = self.pool.take(len(part))
         self._make_tables(int(fresh_slots.max(initial=-1)) + 1)
         slots[part] = fresh_slots
@@ -504,28 +472,25 @@ class PrefixCache:
         over = np.where(above < 0, -1, slots[above])
         self.value[fresh_slots] = np.nan
         self._parent[fresh_slots], self._token[fresh_slots] = over, ids[part]
-        self._kids[fresh_slots] = self._pins[fresh_slots] = 0
+        self._kids[fresh_slots] = 0
         np.add.at(self._kids, over[over >= 0], 1)
         self._used[fresh_slots] = self._now
-        self._born[fresh_slots] = np.arange(len(part)) + (self._births + 1)
-        self._births += len(part)
-        again = np.zeros(len(part), dtype=bool)
-        for i, (parent, token, slot) in enumerate(
-            zip(over.tolist(), ids[part].tolist(), fresh_slots.tolist(), strict=True)
-        ):
+        self._held[fresh_slots] = True
+        again = 0
+        for parent, token, slot in zip(over.tolist(), ids[part].tolist(), fresh_slots.tolist(), strict=True):
             self._child[parent, token] = slot
             # Stands for all tokens up to this one.
             mark = self._mark[slot] = hash((0 if parent < 0 else self._mark[parent], token))
             if mark in self._ghosts:
                 del self._ghosts[mark]
-                again[i] = True
+                again += 1
         return again
 
     def _make_room(self, count: int) -> None:
         """Forget what was used longest ago until as many tokens fit; what this round needs stays."""
         short = count - self.pool.left
         while short > 0:
-            leaves = np.flatnonzero((self._born > 0) & (self._kids == 0) & (self._used < self._now))
+            leaves = np.flatnonzero(self._held & (self._kids == 0) & (self._used < self._now))
             if not len(leaves):
                 raise CheckpointError(
                     f"a cache of {amount(self.pool.capacity, 'token')} is smaller than what is asked at once"
@@ -554,18 +519,18 @@ class PrefixCache:
         return parent
 
     def _free(self, slots: list[int]) -> None:
-        self._born[slots] = 0
+        self._held[slots] = False
         self._parent[slots] = -2
         self.pool.give(slots)
 
     def _make_tables(self, room: int) -> None:
-        have = len(self._born)
+        have = len(self._held)
         if room <= have:
             return
         more = np.zeros(max(room, 2 * have) - have, dtype=np.int64)
-        self._parent, self._token, self._kids, self._pins, self._used, self._born = (
-            np.concatenate([table, more])
-            for table in (self._parent, self._token, self._kids, self._pins, self._used, self._born)
+        self._parent, self._token, self._kids, self._used = (
+            np.concatenate([table, more]) for table in (self._parent, self._token, self._kids, self._used)
         )
+        self._held = np.concatenate([self._held, more.astype(bool)])
         self._mark += [0] * len(more)
         self.value = np.concatenate([self.value, np.full(len(more), np.nan)])

@@ -23,7 +23,7 @@ from stepmark.models.critics import RPRM, Critic, Critiqued, GenPRM, ThinkPRM, r
 from stepmark.models.files import present, read_object
 from stepmark.models.identity import named
 from stepmark.models.policies import Policy
-from stepmark.models.prm import PRM, Ledger, Session, WholePrefixSession
+from stepmark.models.prm import PRM, Ledger, Session
 from stepmark.models.spec import SPEC_FILE
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores, read_record
 from stepmark.registry import unknown_name
@@ -233,7 +233,7 @@ class GenerativePRM(PRM):
     def open_session(self, *, memory_tokens: int | None = None) -> Session:
         """See `PRM.open_session`."""
         del memory_tokens
-        return WholePrefixSession(self, "a generative PRM writes about the whole solution each time")
+        return Session(self, "a generative PRM writes about the whole solution each time")
 
     def score_many(
         self, solutions: Iterable[Solution], *, keep_going: bool = False

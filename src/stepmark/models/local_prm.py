@@ -17,19 +17,10 @@ from stepmark.models.encoding import Encoded, Encoder
 from stepmark.models.engine import Engine, windows
 from stepmark.models.heads import HeadFunction, Neutral, step_scores
 from stepmark.models.packed_tree import Ints, pack
-from stepmark.models.prm import PRM, Ledger, Session, WholePrefixSession
-from stepmark.models.session import (
-    CachedSession,
-    GrowingSession,
-    Read,
-    States,
-    Text,
-    TokenRows,
-    WholeSolution,
-)
+from stepmark.models.prm import PRM, Ledger, Session
+from stepmark.models.session import CachedSession, Read, States, Text
 from stepmark.models.spec import LogRatioHead, ScoringSpec
-from stepmark.models.watch import Growing
-from stepmark.records import Problem, Refusal, ScoreKind, Solution, StepScores
+from stepmark.records import Refusal, ScoreKind, Solution, StepScores
 
 _ROWS = 4096
 """Hidden states that a head reads at a time."""
@@ -167,33 +158,23 @@ class LocalPRM(WindowedPRM):
     def open_session(self, *, memory_tokens: int | None = None) -> Session:
         """See `PRM.open_session`."""
         if self.spec.outcome_only:
-            return WholePrefixSession(self, "an outcome model gives a whole solution one score")
+            return Session(self, "an outcome model gives a whole solution one score")
         return CachedSession(self, memory_tokens=65_536 if memory_tokens is None else memory_tokens)
 
-    def grow(self, problem: Problem) -> Growing:
-        """See `PRM.grow`."""
-        session = self.open_session()
-        return (
-            GrowingSession(session, problem) if isinstance(session, CachedSession) else super().grow(problem)
-        )
-
     def _window(self, encoded: list[Encoded]) -> list[StepScores]:
-        texts = [Text.of(index, WholeSolution(encoded=e)) for index, e in enumerate(encoded)]
+        texts = [Text.of(e) for e in encoded]
         nonempty = [text for text in texts if len(text.ids)]
-        reads: dict[int, Read] = {}
+        reads: list[Read] = []
         if nonempty:
             tree = pack([text.ids for text in nonempty])
             needed = [path[self.needed(text)] for text, path in zip(nonempty, tree.paths, strict=True)]
             rows = np.unique(np.concatenate(needed))
             states = ReadRows(rows, [engine.run(tree, rows) for engine in self.engines], len(tree))
             with torch.inference_mode():
-                result = self.read(states, nonempty, tree.paths)
-            reads = {text.index: read for text, read in zip(nonempty, result, strict=True)}
-        nothing = Read(scores=[])
-        return [
-            self.scores_of(e, reads.get(index, nothing).scores, reads.get(index, nothing).classes)
-            for index, e in enumerate(encoded)
-        ]
+                reads = self.read(states, nonempty, tree.paths)
+        rest = iter(reads)
+        found = [next(rest) if len(text.ids) else Read(scores=[]) for text in texts]
+        return [self.scores_of(e, read.scores, read.classes) for e, read in zip(encoded, found, strict=True)]
 
     @abstractmethod
     def needed(self, text: Text) -> Ints:
@@ -226,6 +207,7 @@ class HeadPRM(LocalPRM):
 
     def read(self, states: States, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
         """See `TokenPRM.read`; a token that several texts share is read once."""
+        assert self.head is not None
         assert self.head is not None
         slots = [path[text.reads] for text, path in zip(texts, paths, strict=True)]
         ends, which = np.unique(np.concatenate(slots), return_inverse=True)
@@ -311,7 +293,7 @@ class TokenValuePRM(LocalPRM):
         for text, path, places in zip(texts, paths, needed, strict=True):
             # A step that is read begins where the one before it ends; that one may have been read earlier.
             reads = encoded_of(text).reads
-            before = None if isinstance(text.asked, WholeSolution) or len(reads) < 2 else reads[-2]
+            before = reads[-2] if text.last and len(reads) > 1 else None
             ends = np.searchsorted(places + 1, [-1 if before is None else before, *text.reads], side="right")
             results.append((states.value[path[places + 1]], ends.tolist()))
         return results
@@ -364,5 +346,5 @@ class ImplicitPRM(TokenValuePRM):
 
 def encoded_of(text: Text) -> Encoded:
     """The solution of a request for scores."""
-    assert not isinstance(text.asked, TokenRows)
-    return text.asked.encoded
+    assert text.encoded is not None
+    return text.encoded

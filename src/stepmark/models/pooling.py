@@ -19,7 +19,7 @@ import torch
 from stepmark.errors import BackendError, CheckpointError
 from stepmark.models.encoding import Encoded
 from stepmark.models.http import usage_of
-from stepmark.models.prm import Session, WholePrefixSession
+from stepmark.models.prm import Session
 from stepmark.models.served import ServedPRM, read_positions
 from stepmark.records import StepScores
 from stepmark.words import amount
@@ -37,7 +37,7 @@ class ClassifierPRM(ServedPRM):
     def open_session(self, *, memory_tokens: int | None = None) -> Session:
         """See `PRM.open_session`."""
         del memory_tokens
-        return WholePrefixSession(self, "a server keeps no state for us")
+        return Session(self, "a server keeps no state for us")
 
     def _answers(self, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
         """An answer to each text of `input`, in order; the ledger counts as computed what the server does not report as cached."""

@@ -3,12 +3,11 @@ the first error."""
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import tee
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import TYPE_CHECKING, Any
 
 from stepmark.backends import BatchScorer, Ready, Release, ScoreRequest, StepScore
 from stepmark.data.conversations import (
@@ -23,15 +22,13 @@ from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import BackendError, InputError, TooLongError, UsageError
 from stepmark.metrics.aggregate import aggregate, check_score, rank_key, resolve_aggregate
 from stepmark.metrics.first_error import found_error
-from stepmark.models.watch import Growing, Rule, TurnJudge, Watch
+from stepmark.models.watch import Rule, TurnJudge, Watch
 from stepmark.records import (
     Finding,
     GradedSolution,
-    Problem,
     Refusal,
     ScoreKind,
     Solution,
-    Step,
     Steps,
     StepScores,
     read_findings,
@@ -82,26 +79,48 @@ class PromptTokens:
     """Tokens evicted."""
 
 
-class Session(Protocol):
-    """Scores of prefixes that grow, as a search asks for them."""
+class Session:
+    """Scores of prefixes that grow, as a search or a watch asks for them. This one stores nothing: every prefix is scored whole.
 
-    @property
-    def reason(self) -> str:
-        """Why every prefix is read whole; "" where a step costs its own tokens only."""
+    Args:
+        prm: any.
+        reason: why nothing is stored.
+    """
 
-    @property
-    def in_process(self) -> bool:
-        """Whether it stores keys and values in this process: a `session.CachedSession`."""
+    reason: str
+    """Why every prefix is read whole; "" where a step costs its own tokens only."""
+    in_process = False
+    """Whether it stores keys and values in this process: a `session.CachedSession`."""
 
-    def score(self, requests: Sequence[ScoreRequest], ready: Ready) -> list[StepScore | InputError]:
-        """One reply a request, in order; an `InputError` for a prefix that the PRM cannot read.
+    def __init__(self, prm: PRM, reason: str) -> None:
+        self.prm, self.reason = prm, reason
+
+    def score_last(
+        self, solutions: Sequence[Solution], ready: Ready | None = None
+    ) -> list[StepScore | InputError]:
+        """The score of the last step of each solution, in order; an `InputError` for what the PRM cannot read.
+
+        Args:
+            solutions: prefixes of solutions.
+            ready: called with each reply that is there before the others.
 
         Raises:
             BackendError: the PRM gave NaN, or another number of scores than there are steps.
         """
+        replies: list[StepScore | InputError] = []
+        for _, result in checked_scores(iter(solutions), self.prm, keep_going=True):
+            replies.append(last_step(result))
+            if ready is not None:
+                ready(len(replies) - 1, replies[-1])
+        return replies
+
+    def score(self, requests: Sequence[ScoreRequest], ready: Ready) -> list[StepScore | InputError]:
+        """The same for the requests of a search."""
+        return self.score_last([Solution.of(request.problem, request.steps) for request in requests], ready)
 
     def release(self, requests: Sequence[Release], ready: Ready) -> list[Any]:
         """Free what is stored for some prefixes; unknown ones are ignored."""
+        return [None] * len(requests)
 
 
 class PRM:
@@ -161,7 +180,7 @@ class PRM:
         """
         del memory_tokens
         reason = "its keys and values are out of reach: it is no model that stepmark loaded into this process"
-        return WholePrefixSession(self, reason)
+        return Session(self, reason)
 
     def score(
         self,
@@ -361,11 +380,7 @@ class PRM:
         )
         asked = problem_of(problem)
         names = self.default_checks if checks == "auto" else checks
-        return Watch(asked, self.grow(asked), rule, reasoning, checks=names, judge=judge)
-
-    def grow(self, problem: Problem) -> Growing:
-        """Scores of a conversation that grows, for `watch`; a PRM that keeps what it has read has its own."""
-        return _Reread(self, problem)
+        return Watch(asked, self.open_session(), rule, reasoning, checks=names, judge=judge)
 
     def describe(self, *, family: str | None = None, place: Mapping[str, object] | None = None) -> str:
         """One line for `__repr__`: with how it is read, and where it computes (device and precision, or an address)."""
@@ -378,23 +393,6 @@ class PRM:
             **(place or {}),
         }
         return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in facts.items())})"
-
-
-class _Reread:
-    """A conversation that is read anew for each turn (`watch.Growing`)."""
-
-    def __init__(self, prm: PRM, problem: Problem) -> None:
-        self._prm, self._problem = prm, problem
-
-    def score(self, steps: Sequence[Step], step: Step) -> float:
-        """See `Growing.score`."""
-        score = self._prm.score(None, Solution(problem=self._problem, steps=(*steps, step)))[-1]
-        if score is None:
-            raise TooLongError("the turn lies past what this PRM reads")
-        return score
-
-    def back(self, to: int) -> None:
-        """Nothing is stored."""
 
 
 def identity_of(prm: PRM) -> str:
@@ -428,72 +426,13 @@ def why_whole_prefixes(prm: PRM) -> str:
     return prm.open_session().reason
 
 
-@final
-class WholePrefixSession:
-    """A session that stores nothing: every prefix is scored whole, and its last score is the step's.
-
-    Args:
-        prm: any.
-        reason: why nothing is stored.
-        counts_words: the PRM computes each prefix once, and a word is its token (`ScriptedPRM`).
-    """
-
-    in_process = False
-
-    def __init__(self, prm: PRM, reason: str, *, counts_words: bool = False) -> None:
-        self._prm, self.reason, self._counts_words = prm, reason, counts_words
-
-    def score(self, requests: Sequence[ScoreRequest], ready: Ready) -> list[StepScore | InputError]:
-        """See `Session.score`."""
-        replies: list[StepScore | InputError] = []
-        results = self._prm.score_many(
-            (Solution.of(request.problem, request.steps) for request in requests), keep_going=True
-        )
-        for request, result in zip(requests, results, strict=False):
-            replies.append(self._graded(request, result))
-            ready(len(replies) - 1, replies[-1])
-        if len(replies) < len(requests):
-            raise BackendError(
-                f"{self._prm.name} gave {amount(len(replies), 'result')} for {amount(len(requests), 'prefix', 'prefixes')}; what it did not score has no score"
-            )
-        return replies
-
-    def release(self, requests: Sequence[Release], ready: Ready) -> list[Any]:
-        """Nothing is stored."""
-        return [None] * len(requests)
-
-    def _graded(self, request: ScoreRequest, result: StepScores | Refusal) -> StepScore | InputError:
-        reply = last_step(self._prm.name, request.steps, result)
-        if not self._counts_words or isinstance(reply, InputError):
-            return reply
-        return replace(reply, tokens=len(request.steps[-1].split()), root=len(request.problem.split()))
-
-
-def last_step(
-    name: str, steps: Sequence[str], result: StepScores | Refusal, *, cached: bool = False
-) -> StepScore | InputError:
-    """The score of the last step of a solution that was scored whole.
-
-    Args:
-        name: the PRM's.
-        steps: the texts of the solution's steps.
-        result: what the PRM gave for it.
-        cached: the prefix is not read anew: the step costs its own tokens.
-
-    Raises:
-        BackendError: another number of scores than steps, or a score that is not finite.
-    """
+def last_step(result: StepScores | Refusal, *, cached: bool = False) -> StepScore | InputError:
+    """The score of the last step of a solution that was scored whole; `cached` where its prefix was not read anew, so that the step costs its own tokens."""
     if isinstance(result, Refusal):
         return result.error
-    if len(result.scores) != len(steps):
-        raise BackendError(
-            f"{name} gave {amount(len(result.scores), 'score')} for {amount(len(steps), 'step')}; "
-            f"expected one a step. Nothing was recorded of it"
-        )
     score = result.scores[-1]
     if score is None:
         return TooLongError("the step lies past what this model reads")
-    check_finite(name, score, steps)
     classes = None if result.classes is None else result.classes[-1]
     root, rest = result.problem_tokens, result.solution_tokens
     if root is None or rest is None or (cached and result.step_tokens is None):
@@ -501,65 +440,6 @@ def last_step(
     if cached and result.step_tokens is not None:
         return StepScore(score=score, tokens=result.step_tokens[-1], root=root, classes=classes)
     return StepScore(score=score, tokens=root + rest, root=0, classes=classes)
-
-
-def check_finite(name: str, score: float, steps: Sequence[str]) -> None:
-    """Refuse (`BackendError`) a score that is NaN or infinite."""
-    if not math.isfinite(score):
-        raise BackendError(
-            f"{name} gave the score {score!r} to step {len(steps) - 1} (0-based), "
-            f"{steps[-1][:80]!r}; expected a finite number. Nothing was recorded of it"
-        )
-
-
-class LastStepScoring(Protocol):
-    """A PRM behind a server that has a prefix cache: prefixes are sent whole, and the server computes what is new."""
-
-    def score_last(self, solutions: Sequence[Solution]) -> list[StepScore | InputError]:
-        """The score of the last step of each solution, in order; an `InputError` for what cannot be read."""
-
-
-@final
-class ServedSession:
-    """A session of which the server keeps the prefixes.
-
-    Args:
-        prm: is asked.
-        reason: why every prefix is read whole all the same, or may be; "" where it is not.
-    """
-
-    in_process = False
-
-    def __init__(self, prm: LastStepScoring, reason: str = "") -> None:
-        self._prm, self.reason = prm, reason
-
-    def score(self, requests: Sequence[ScoreRequest], ready: Ready) -> list[StepScore | InputError]:
-        """See `Session.score`."""
-        del ready
-        return self._prm.score_last([Solution.of(request.problem, request.steps) for request in requests])
-
-    def release(self, requests: Sequence[Release], ready: Ready) -> list[Any]:
-        """The server evicts by itself."""
-        del ready
-        return [None] * len(requests)
-
-
-@final
-class ServedGrowing:
-    """A conversation that grows, whose prefixes the server keeps (`watch.Growing`)."""
-
-    def __init__(self, prm: LastStepScoring, problem: Problem) -> None:
-        self._prm, self._problem = prm, problem
-
-    def score(self, steps: Sequence[Step], step: Step) -> float:
-        """See `Growing.score`."""
-        [reply] = self._prm.score_last([Solution(problem=self._problem, steps=(*steps, step))])
-        if isinstance(reply, InputError):
-            raise reply
-        return reply.score
-
-    def back(self, to: int) -> None:
-        """Nothing is stored here."""
 
 
 # Grading.

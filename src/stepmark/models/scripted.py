@@ -6,12 +6,21 @@ The PRM keeps every promise of a real one: one score a step, causal, streaming, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar, final
 
-from stepmark.backends import BatchPolicy, ChoiceLogprobs, Completion, Completions, Ready, cut_at_stop
+from stepmark.backends import (
+    BatchPolicy,
+    ChoiceLogprobs,
+    Completion,
+    Completions,
+    Ready,
+    StepScore,
+    cut_at_stop,
+)
 from stepmark.errors import BackendError, InputError, UsageError
 from stepmark.metrics.aggregate import check_score
-from stepmark.models.prm import PRM, Ledger, Session, WholePrefixSession
+from stepmark.models.prm import PRM, Ledger, Session
 from stepmark.records import Refusal, ScoreKind, Solution, StepScores
 from stepmark.words import amount
 
@@ -79,7 +88,7 @@ class ScriptedPRM(PRM):
         """See `PRM.open_session`: every prefix is read whole, and each is computed once."""
         del memory_tokens
         reason = "its keys and values are out of reach: it is no model that stepmark loaded into this process"
-        return WholePrefixSession(self, reason, counts_words=True)
+        return _ScriptedSession(self, reason)
 
     def _forget(self) -> None:
         self._problem, self._known = None, {}
@@ -118,6 +127,21 @@ class ScriptedPRM(PRM):
             return check_score(score, self.score_kind, step=len(prefix) - 1)
         except InputError as error:
             raise UsageError(f"{self.name}: the script gave {score!r} for {prefix[-1]!r}: {error}") from None
+
+
+class _ScriptedSession(Session):
+    """A word is a token, and each prefix is computed once."""
+
+    def score_last(
+        self, solutions: Sequence[Solution], ready: Ready | None = None
+    ) -> list[StepScore | InputError]:
+        replies = super().score_last(solutions, ready)
+        return [
+            reply
+            if isinstance(reply, InputError)
+            else replace(reply, tokens=_words(solution.texts[-1]), root=_words(solution.problem.text))
+            for solution, reply in zip(solutions, replies, strict=True)
+        ]
 
 
 def _words(text: str) -> int:

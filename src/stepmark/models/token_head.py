@@ -53,6 +53,7 @@ class TokenHeadPRM(TokenValuePRM):
     def read(self, states: States, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
         """See `TokenPRM.read`."""
         assert self.head is not None
+        assert self.head is not None
         results = []
         for text, path, (values, ends) in zip(
             texts, paths, self.token_spans(states, texts, paths), strict=True

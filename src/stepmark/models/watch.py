@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, final
 
+from stepmark.backends import StepScore
 from stepmark.data.conversations import ChatMessage, Opening, answered, read_message, step_of
 from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import InputError, UsageError
@@ -65,18 +66,11 @@ class Seen:
     """With "go back": the sentences about the turns to do again, for the agent to read; None where there are none."""
 
 
-class Growing(Protocol):
-    """Scores of a conversation that grows."""
+class TurnScoring(Protocol):
+    """Scores of turns: a session of a PRM (`models.prm.Session`)."""
 
-    def score(self, steps: Sequence[Step], step: Step) -> float:
-        """The score of a step after these, whose observations may have come since they were scored.
-
-        Raises:
-            InputError: the PRM cannot read it; it is then not taken.
-        """
-
-    def back(self, to: int) -> None:
-        """Keep the first `to` steps."""
+    def score_last(self, solutions: Sequence[Solution]) -> Sequence[StepScore | InputError]:
+        """The score of the last step of each solution, in order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +106,7 @@ class Watch:
 
     Args:
         problem: what the agent was asked.
-        growing: scores its turns.
+        session: scores its turns.
         rule: what is made of the scores.
         reasoning: what becomes of thoughts, as in `stepmark.split`.
         checks: the exact checks of each turn, as in `stepmark.grade`: "all", "none", or names with commas between them.
@@ -122,7 +116,7 @@ class Watch:
     def __init__(
         self,
         problem: Problem,
-        growing: Growing,
+        session: TurnScoring,
         rule: Rule,
         reasoning: Reasoning = "keep",
         *,
@@ -130,7 +124,7 @@ class Watch:
         judge: TurnJudge | None = None,
     ) -> None:
         check_names(checks)
-        self._problem, self._growing, self._rule, self._reasoning = problem, growing, rule, reasoning
+        self._problem, self._session, self._rule, self._reasoning = problem, session, rule, reasoning
         self._checks, self._judge = checks, judge
         self._left = rule.retries
         self._steps: list[Step] = []
@@ -180,14 +174,13 @@ class Watch:
                 raise InputError("expected a turn with a text or tool calls to grade, found none")
             self._observe(read)
             return None
-        score = self._growing.score(self._steps, step)
-        try:
-            feedback = self._feedback_on(replace(self.solution, steps=(*self._steps, step)))
-        except BaseException:
-            self._growing.back(len(self._steps))  # the turn is not taken
-            raise
+        so_far = replace(self.solution, steps=(*self._steps, step))
+        [reply] = self._session.score_last([so_far])
+        if isinstance(reply, InputError):
+            raise reply
+        feedback = self._feedback_on(so_far)
         self._steps.append(step)
-        self._scores.append(score)
+        self._scores.append(reply.score)
         self._feedback.append(feedback)
         return self._seen()
 
@@ -211,11 +204,6 @@ class Watch:
             raise UsageError(f"expected a turn from 0 to {len(self._steps) - 1}, found {to}")
         self._returned.add(self.solution.texts[: to + 1])
         del self._steps[to:], self._scores[to:], self._feedback[to:]
-        self._growing.back(to)
-
-    def close(self) -> None:
-        """Free what the session stores."""
-        self._growing.back(0)
 
     def _seen(self) -> Seen:
         rule, turn = self._rule, len(self._steps) - 1

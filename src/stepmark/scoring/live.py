@@ -20,7 +20,7 @@ from stepmark.data.steps.thoughts import Reasoning
 from stepmark.data.traces import chat_rows
 from stepmark.errors import InputError, TooLongError, UsageError
 from stepmark.models.prm import PRM
-from stepmark.models.watch import Feedback, Growing, TurnJudge
+from stepmark.models.watch import Feedback, TurnJudge
 from stepmark.records import MessageSpan, Problem, Refusal, Solution, Step
 from stepmark.verifiers.checks import check_names, check_solution
 
@@ -186,19 +186,14 @@ class _Conversation:
 
     problem: Problem
     steps: list[Step] = field(default_factory=list)
-    growing: Growing | None = None
     first: int = 0
-    """The first turn that `growing` has read."""
+    """The first turn that the PRM reads."""
 
     def cut(self, to: int) -> None:
         """Forget the turns from `to` on."""
-        if to >= len(self.steps):
-            return
         del self.steps[to:]
         if to < self.first:
-            self.first, self.growing = 0, None
-        elif self.growing is not None:
-            self.growing.back(to - self.first)
+            self.first = 0
 
 
 @final
@@ -233,6 +228,7 @@ class LiveScores:
         self.checks = own if checks == "auto" else checks
         check_names(self.checks)
         self._prm, self.reasoning, self._longest, self._judge = prm, reasoning, longest, judge
+        self._session = None if prm is None else prm.open_session()
         self._threshold = prm.default_threshold if threshold is None and prm is not None else threshold
         self._conversations: dict[str, _Conversation] = {}
 
@@ -326,25 +322,19 @@ class LiveScores:
 
     def _read(self, known: _Conversation, step: Step) -> tuple[float | None, str | None]:
         """The score of the next turn after as many of the turns before as fit; or why there is none."""
-        if self._prm is None:
+        if self._session is None:
             return None, None
         while True:
             before = [self._shortened(turn) for turn in known.steps[known.first :]]
-            try:
-                if known.growing is None:
-                    known.growing = self._prm.grow(self._question(known.problem))
-                    for at, earlier in enumerate(before):
-                        known.growing.score(before[:at], earlier)
-                return known.growing.score(before, step), None
-            except InputError as error:
-                if known.growing is not None:
-                    known.growing.back(0)
-                    known.growing = None
-                if not before or not isinstance(error, TooLongError):
-                    known.first = len(known.steps) + 1
-                    return None, error.message
-                # Half of them, so that the window moves once in a while and not with each turn.
-                known.first = len(known.steps) - len(before) // 2
+            read = Solution(problem=self._question(known.problem), steps=(*before, step), split="agent")
+            [reply] = self._session.score_last([read])
+            if not isinstance(reply, InputError):
+                return reply.score, None
+            if not before or not isinstance(reply, TooLongError):
+                known.first = len(known.steps) + 1
+                return None, reply.message
+            # Half of them, so that the window moves once in a while and not with each turn.
+            known.first = len(known.steps) - len(before) // 2
 
     def _question(self, problem: Problem) -> Problem:
         cut = _Cut(problem.text, self._longest)

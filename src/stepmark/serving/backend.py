@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from stepmark.models.encoding import Encoded
     from stepmark.models.local_prm import HeadPRM
-    from stepmark.models.session import Asked
+    from stepmark.models.session import Text
 
 _CHARACTERS = 3
 """Characters a token, for estimates."""
@@ -187,7 +187,7 @@ class CachedBackend:
         """What neither the tree nor the other one has."""
         from stepmark.models.packed_tree import common_prefix
 
-        lacking = self.session.lacks(_asked(work))
+        lacking = self.session.lacks(_text(work).ids)
         if lacking and beside is not None:
             ours, theirs = _encoded(work).ids, _encoded(beside).ids
             lacking = min(lacking, len(ours) - common_prefix(ours, theirs))
@@ -195,17 +195,15 @@ class CachedBackend:
 
     def compute(self, works: Sequence[Prepared]) -> list[Result]:
         """All of them in one pass, as far as the memory holds them at once."""
-        from stepmark.models.session import Extended
-
         results: list[Result] = []
-        for work, answer in zip(works, self.session.answer([_asked(work) for work in works]), strict=True):
-            if isinstance(answer, InputError):
-                results.append(refusal_of(work.ask, answer))
-            elif isinstance(answer, StepScores):
-                results.append(answer)
+        for work, read in zip(works, self.session.answer([_text(work) for work in works]), strict=True):
+            if isinstance(read, InputError):
+                results.append(refusal_of(work.ask, read))
+            elif isinstance(work.ask, Solution):
+                results.append(self.session.scores(_encoded(work), read))
             else:
-                assert isinstance(work.ask, TokenIds) and not isinstance(answer, Extended)
-                results.append(Rows(rows=self._rows(answer, work.ask.activation), tokens=work.tokens))
+                assert read.logits is not None
+                results.append(Rows(rows=self._rows(read.logits, work.ask.activation), tokens=work.tokens))
         return results
 
     def _sequence(self, ask: TokenIds) -> Encoded:
@@ -248,16 +246,16 @@ def _encoded(work: Prepared) -> Encoded:
     return work.encoded
 
 
-def _asked(work: Prepared) -> Asked:
+def _text(work: Prepared) -> Text:
     """As a session is asked."""
     import numpy as np
 
-    from stepmark.models.session import TokenRows, WholeSolution
+    from stepmark.models.session import Text
 
     encoded = _encoded(work)
     if isinstance(work.ask, Solution):
-        return WholeSolution(encoded=encoded)
-    return TokenRows(ids=encoded.ids, positions=np.asarray(encoded.reads, dtype=np.int64))
+        return Text.of(encoded)
+    return Text.bare(encoded.ids, np.asarray(encoded.reads, dtype=np.int64))
 
 
 Backend = WholeBackend | CachedBackend

@@ -221,7 +221,7 @@ class _SharedScoring:
         """See `StepScoring.score_step`."""
         batcher = self._service.batcher
         [result] = await batcher.score([Solution.of(request.problem, request.steps)], bounded=False)
-        reply = last_step(self._service.name, request.steps, result, cached=batcher.backend.caches)
+        reply = last_step(result, cached=batcher.backend.caches)
         if isinstance(reply, InputError):
             raise reply
         return reply

@@ -32,7 +32,7 @@ try:
 
     from stepmark.models import attention
     from stepmark.models.backbone import compute_devices, load_tokenizer, saved_dtype
-    from stepmark.models.engine import CachedPrefix, PrefixCache, hidden_states, token_budget
+    from stepmark.models.engine import PrefixCache, hidden_states, token_budget
     from stepmark.models.files import present, read_object
     from stepmark.models.placement import load_placed
     from stepmark.models.places import adapter_base, built_in, find_checkpoint
@@ -536,7 +536,7 @@ class PromptCache:
             sum(len(ids) for ids in known) > room and len(pack([known[place] for place in longer])) > room
         ):
             return None
-        held = self._cache.hold([CachedPrefix(ids=known[place]) for place in longer])
+        held = self._cache.hold([known[place] for place in longer])
         read.computed += held.computed + len(prompts)
         read.again += held.again
         read.forgotten = self._cache.evicted

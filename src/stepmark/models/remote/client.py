@@ -13,7 +13,7 @@ from typing import Any, TypeVar, final
 import httpx
 from pydantic import ValidationError
 
-from stepmark.backends import StepScore
+from stepmark.backends import Ready, StepScore
 from stepmark.errors import (
     BackendError,
     InputError,
@@ -27,10 +27,7 @@ from stepmark.models.http import Closing, DeclinedError, Patience, Server, key_v
 from stepmark.models.prm import (
     PRM,
     Ledger,
-    ServedGrowing,
-    ServedSession,
     Session,
-    WholePrefixSession,
     last_step,
 )
 from stepmark.models.remote.wire import (
@@ -41,8 +38,7 @@ from stepmark.models.remote.wire import (
     ScoredSolution,
     ScoreResponse,
 )
-from stepmark.models.watch import Growing
-from stepmark.records import Problem, Refusal, Solution, StepScores
+from stepmark.records import Refusal, Solution, StepScores
 from stepmark.words import amount
 
 Read = TypeVar("Read", bound=Response)
@@ -163,21 +159,8 @@ class RemotePRM(PRM, Closing):
         """See `PRM.open_session`: the server's prefix cache computes what is new of a prefix."""
         del memory_tokens
         if self.served.prefix_cache:
-            return ServedSession(self)
-        return WholePrefixSession(self, "the PRM on the server keeps no state, and says so")
-
-    def grow(self, problem: Problem) -> Growing:
-        """See `PRM.grow`."""
-        return ServedGrowing(self, problem)
-
-    def score_last(self, solutions: Sequence[Solution]) -> list[StepScore | InputError]:
-        """The score of the last step of each solution, in order; an `InputError` for what the PRM cannot read."""
-        results = self.score_many(solutions, keep_going=True)
-        cached = self.served.prefix_cache
-        return [
-            last_step(self.name, solution.texts, result, cached=cached)
-            for solution, result in zip(solutions, results, strict=True)
-        ]
+            return _RemoteSession(self, "")
+        return Session(self, "the PRM on the server keeps no state, and says so")
 
     def score_many(
         self, solutions: Iterable[Solution], *, keep_going: bool = False
@@ -270,6 +253,16 @@ class RemotePRM(PRM, Closing):
             self.ledger.tokens_computed += tokens
             self.ledger.tokens_distinct += tokens
         return results
+
+
+class _RemoteSession(Session):
+    """A session of which the server keeps the prefixes: a step costs its own tokens."""
+
+    def score_last(
+        self, solutions: Sequence[Solution], ready: Ready | None = None
+    ) -> list[StepScore | InputError]:
+        results = self.prm.score_many(solutions, keep_going=True)
+        return [last_step(result, cached=True) for result in results]
 
 
 def _scores(answer: ScoreResponse, result: ScoredSolution, solution: Solution) -> StepScores | InputError:
