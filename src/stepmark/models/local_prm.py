@@ -124,32 +124,20 @@ class WindowedPRM(PRM, ABC):
 
 
 class LocalPRM(WindowedPRM):
-    """What PRMs in this process share: sessions and sizes. Abstract: `read` reads what a session has stored. Made by `load_prm`.
-
-    Args:
-        models: of each network an engine, and the weight of its language-model head, [vocabulary, hidden], where that is read.
-        head: from hidden states to logits; None where there is none.
-        neutral: whether a neutral step counts as good, for PRMs of three classes.
-        identity: gives `PRM.identity`; called when it is asked for, because hashing weights takes time.
-    """
+    """What PRMs in this process share: sessions and sizes. Abstract: `read` reads what a session has stored."""
 
     has_head = True
 
     def __init__(
         self,
-        *,
         name: str,
         spec: ScoringSpec,
         encoder: Encoder,
-        models: Sequence[tuple[Engine, Tensor | None]],
-        head: HeadFunction | None = None,
-        neutral: Neutral = "positive",
+        engines: tuple[Engine, ...],
         identity: Callable[[], str],
     ) -> None:
-        self.engines = tuple(engine for engine, _ in models)
-        self.outputs = tuple(output for _, output in models if output is not None)
-        self.engine, self.head, self.neutral = self.engines[0], head, neutral
-        super().__init__(name, spec, encoder, self.engine.ledger, self.engine.token_budget, identity)
+        super().__init__(name, spec, encoder, engines[0].ledger, engines[0].token_budget, identity)
+        self.engines = engines
 
     def _place(self) -> dict[str, object]:
         engine = self.engines[0]
@@ -199,7 +187,25 @@ class ReadRows:
 
 
 class HeadPRM(LocalPRM):
-    """A PRM with a head read at step ends."""
+    """A PRM with a head read at step ends. Made by `load_prm`.
+
+    Args:
+        identity: gives `PRM.identity`; called when it is asked for, because hashing weights takes time.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        spec: ScoringSpec,
+        encoder: Encoder,
+        engine: Engine,
+        head: HeadFunction,
+        neutral: Neutral,
+        identity: Callable[[], str],
+    ) -> None:
+        super().__init__(name, spec, encoder, (engine,), identity)
+        self.engine, self.head, self.neutral = engine, head, neutral
 
     def needed(self, text: Text) -> Ints:
         """Step ends."""
@@ -207,8 +213,6 @@ class HeadPRM(LocalPRM):
 
     def read(self, states: States, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
         """See `TokenPRM.read`; a token that several texts share is read once."""
-        assert self.head is not None
-        assert self.head is not None
         slots = [path[text.reads] for text, path in zip(texts, paths, strict=True)]
         ends, which = np.unique(np.concatenate(slots), return_inverse=True)
         logits = torch.cat(
@@ -237,9 +241,25 @@ class TokenValuePRM(LocalPRM):
     """A PRM that gives each token of the answer a value, from what language models say of it, and makes scores of those. Abstract.
 
     Of an agent's conversation only the agent's own tokens count: what tools and users answer is read and has no value.
+
+    Args:
+        models: of each an engine and the weight of its language-model head, [vocabulary, hidden].
+        identity: as of `HeadPRM`.
     """
 
     has_head = False
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        spec: ScoringSpec,
+        encoder: Encoder,
+        models: Sequence[tuple[Engine, Tensor]],
+        identity: Callable[[], str],
+    ) -> None:
+        super().__init__(name, spec, encoder, tuple(engine for engine, _ in models), identity)
+        self.outputs = tuple(output for _, output in models)
 
     def needed(self, text: Text) -> Ints:
         """What stands before each token that counts."""
@@ -319,7 +339,7 @@ class TokenValuePRM(LocalPRM):
 
 
 class ImplicitPRM(TokenValuePRM):
-    """An implicit PRM: a policy and its reference, and the log-ratio of the answer's tokens.
+    """An implicit PRM: a policy and its reference, and the log-ratio of the answer's tokens. Made by `load_prm`.
 
     Source: Yuan et al. 2024, "Free process rewards without process labels", equation 4. Own tokens only: Oh et al. 2026, "Progress
     Advantage", arXiv 2606.26080.
