@@ -41,6 +41,7 @@ from stepmark.store import (
     run_input,
     write_manifest,
 )
+from stepmark.store.runs import explained
 
 
 def _of_trace(trace: Trace) -> Format:
@@ -143,7 +144,7 @@ def convert(
 
     Args:
         source: a file or a folder of them (JSON lines, CSV, TSV, Parquet, a JSON list or document, .eval), dicts, records, a data set or a data frame.
-        to: the format to write: stepmark-labels, prm800k, math-shepherd, trl, rlhflow, processbench or who-and-when; of conversations chat; of graded traces langfuse-scores, langsmith-feedback, phoenix-annotations or otel-evaluations.
+        to: the format to write: stepmark-labels, prm800k, math-shepherd, trl, rlhflow, processbench or who-and-when; of conversations chat; of graded traces langfuse-scores, langsmith-feedback or phoenix-annotations.
         out: write the rows to this file, gzipped if its name ends in .gz; "-" for standard output.
         from_format: the format of the source: one of those, prm800k-flat, potato, solutions, prmbench, openrlhf, inspect, or a trace (otel, messages, sharegpt, chat-calls, responses, swe-agent, mini-swe-agent, openhands, claude-code, codex, gemini-cli, langsmith, langfuse, who-and-when). Default: recognised by the first row of each file.
         columns: names of columns, where they differ: problem=question,solution=response.
@@ -204,8 +205,8 @@ def convert(
     counts = Counts()
     made: list[dict[str, Any]] = []
     refused: list[str] = []
-    with atomic_rows(out) as write:
-        labelled = _hinted(items_of_rows(rows, from_format, reading, counts, keep_going=keep_going))
+    with explained(run, keep_going=keep_going), atomic_rows(out) as write:
+        labelled = items_of_rows(rows, from_format, reading, counts, keep_going=keep_going)
         for row in write_labelled(labelled, to, writing, counts):
             if isinstance(row, InputError):
                 refused.append(str(row))
@@ -250,15 +251,6 @@ def _on_axis(row: LabelledRow, axis: str) -> LabelledRow:
             where=row.where,
         )
     return chosen
-
-
-def _hinted(items: Iterator[Item]) -> Iterator[Item]:
-    """The same; an error of a row that cannot be read names the setting that leaves it out."""
-    try:
-        yield from items
-    except InputError as error:
-        error.add_note("with `keep_going`, rows that are not what their format says are left out and counted")
-        raise
 
 
 def read_labelled(
