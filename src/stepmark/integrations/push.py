@@ -52,10 +52,6 @@ def endpoint(to: str, environment: Mapping[str, str] | None = None) -> ScoreEndp
     Args:
         to: a name of `data.trace_scores.SCORES`.
         environment: environment variables; None for this process's own.
-
-    Raises:
-        UnknownNameError: no such target.
-        UsageError: a variable with a key is not set.
     """
     known = os.environ if environment is None else environment
     if to not in _ENDPOINTS:

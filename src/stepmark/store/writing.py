@@ -83,10 +83,6 @@ def atomic_write(path: str | Path) -> Iterator[TextIO]:
 
     Anything that goes wrong leaves what stood under that name before. `handle.buffer` takes bytes. A pipe
     or a device is written through, never replaced.
-
-    Raises:
-        UsageError: the folder does not exist or may not be written to.
-        StorageError: the disk is full or broken.
     """
     check_writable(path)
     if is_stream(path):
@@ -145,9 +141,6 @@ def atomic_rows(path: str | Path | None) -> Iterator[Callable[[Mapping[str, Any]
 
     Gives the function that writes one row. Equal rows are equal files. "-" is standard output; for None nothing is written. The manifest of
     the file that is replaced is removed.
-
-    Raises:
-        UsageError: as `atomic_write`.
     """
     if path is None:
         yield lambda row: None
@@ -205,11 +198,7 @@ def write_beside(out: str | Path, what: str, rows: Sequence[Mapping[str, Any]]) 
 
 
 def check_writable(path: str | Path) -> None:
-    """Refuse, before any work is done, a path that could not be written in the end.
-
-    Raises:
-        UsageError: it is a folder, or its folder does not exist or may not be written to.
-    """
+    """Refuse, before any work is done, a path that could not be written in the end."""
     if not str(path):
         raise UsageError("cannot write to a file without a name: expected one, found an empty text")
     target = Path(path)
@@ -236,9 +225,6 @@ def check_outputs(outputs: Mapping[str, str | Path | None], *inputs: object) -> 
 
     `outputs` are paths by setting, None where it is left out; a pipe or a device may be one, and "-" for `out`. Of inputs only names of
     files count.
-
-    Raises:
-        UsageError: it says which setting and what to do.
     """
     reserved = {
         Path(source).resolve(): "the input"
@@ -346,9 +332,6 @@ def held(folder: Path) -> Iterator[None]:
 
     The folder and its parents are made where they are absent; those that are empty at the end are removed again. What is locked is a file in
     the folder: file systems that several machines of a run share lock no folders.
-
-    Raises:
-        UsageError: another run holds it, or it cannot be made.
     """
     absent = [item for item in (folder, *folder.parents) if not item.exists()]
     try:
@@ -377,11 +360,7 @@ def _locked(folder: Path) -> BinaryIO:
 
 
 def locked(file: Path, what: Path) -> BinaryIO:
-    """A file, made if it is absent, open to read and append, and locked; `what` is written by who has it.
-
-    Raises:
-        UsageError: another run has it.
-    """
+    """A file, made if it is absent, open to read and append, and locked; `what` is written by who has it."""
     while True:
         handle = file.open("a+b")
         try:
