@@ -22,8 +22,6 @@ from stepmark.store.writing import (
     differences,
     encode_row,
     locked,
-    manifest_of,
-    remove_stale_drafts,
     write_manifest,
 )
 from stepmark.version import __version__
@@ -65,8 +63,6 @@ class PartFile:
         with naming(self._part):
             self._handle = locked(self._part, self._part)
         try:
-            for file in (self._out, manifest_of(self._out)):
-                remove_stale_drafts(file.resolve())
             self._made_by, size = self._read(self._handle)
             if not self._places:  # whatever run it is of, nothing was done
                 size = 0

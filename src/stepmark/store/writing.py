@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import os
-import re
-import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -34,10 +33,6 @@ def row_key(row: Mapping[str, Any]) -> str:
     """A digest of a row's content: equal rows, equal keys, in whatever order their fields stand."""
     text = json.dumps(row, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-_DRAFT = re.compile(r"[0-9a-f]{12}")
-"""What stands between `.NAME.` and `.tmp` in the name of a draft."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,47 +87,19 @@ def atomic_write(path: str | Path) -> Iterator[TextIO]:
             yield stream
         return
     target = Path(path).resolve()  # resolved: a link stays a link, and its target is replaced
-    remove_stale_drafts(target)
-    with naming(path):
-        draft, handle = _new_draft(target)
-    try:
-        with naming(path), handle:
+    draft = target.with_name(f".{target.name}.tmp")
+    with naming(path), io.TextIOWrapper(locked(draft, target), encoding="utf-8", newline="") as handle:
+        try:
+            handle.truncate(0)  # what a killed process left
             yield handle
             handle.flush()
             os.fsync(handle.fileno())
-            if (
-                sys.platform != "win32"
-            ):  # while the lock is held: no other process takes the draft for a stale one
-                draft.replace(target)
-        if sys.platform == "win32":
+            if sys.platform == "win32":
+                handle.close()
             draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def _new_draft(target: Path) -> tuple[Path, TextIO]:
-    """A file beside the target that is locked while this process lives, so that others can tell it from a stale one."""
-    while True:
-        draft = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
-        # Not a context: the caller's `with` closes it.
-        handle = draft.open("x", encoding="utf-8", newline="")
-        if try_lock(handle) and os.fstat(handle.fileno()).st_nlink:
-            return draft, handle
-        handle.close()  # another process took it for a stale one before it was locked
-        draft.unlink(missing_ok=True)
-
-
-def remove_stale_drafts(target: Path) -> None:
-    """Remove the drafts of a file that killed processes left: those that no living process has locked."""
-    if sys.platform == "win32":
-        return
-    before, after = f".{target.name}.", ".tmp"
-    for draft in target.parent.iterdir():
-        middle = draft.name.removeprefix(before).removesuffix(after)
-        if draft.name == before + middle + after and _DRAFT.fullmatch(middle):
-            with suppress(OSError), draft.open("rb") as handle:
-                if try_lock(handle):
-                    draft.unlink()
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
 
 
 @contextmanager
