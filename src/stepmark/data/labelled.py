@@ -41,7 +41,6 @@ from stepmark.store import (
     run_input,
     write_manifest,
 )
-from stepmark.store.runs import explained
 
 
 def _of_trace(trace: Trace) -> Format:
@@ -205,8 +204,8 @@ def convert(
     counts = Counts()
     made: list[dict[str, Any]] = []
     refused: list[str] = []
-    with explained(run, keep_going=keep_going), atomic_rows(out) as write:
-        labelled = items_of_rows(rows, from_format, reading, counts, keep_going=keep_going)
+    with atomic_rows(out) as write:
+        labelled = _hinted(items_of_rows(rows, from_format, reading, counts, keep_going=keep_going))
         for row in write_labelled(labelled, to, writing, counts):
             if isinstance(row, InputError):
                 refused.append(str(row))
@@ -251,6 +250,15 @@ def _on_axis(row: LabelledRow, axis: str) -> LabelledRow:
             where=row.where,
         )
     return chosen
+
+
+def _hinted(items: Iterator[Item]) -> Iterator[Item]:
+    """The same; an error of a row that cannot be read names the setting that leaves it out."""
+    try:
+        yield from items
+    except InputError as error:
+        error.add_note("with `keep_going`, rows that are not what their format says are left out and counted")
+        raise
 
 
 def read_labelled(
