@@ -53,11 +53,7 @@ class RefitOptions:
 
 
 def _switched(kind: Any, switch: str, options: ImplicitOptions | RefitOptions) -> Any:
-    """What a switch turns on, from its options, whose names begin with that of the switch; None where it is off.
-
-    Raises:
-        UsageError: an option without its switch.
-    """
+    """What a switch turns on, from its options, whose names begin with that of the switch; None where it is off."""
     if not vars(options)[switch]:
         idle = [name for name, value in vars(options).items() if value != vars(type(options)())[name]]
         if idle:
