@@ -32,7 +32,8 @@ pytest.importorskip("matplotlib")
 
 
 def evaluate(cases, sheet=None, *, resamples=1000, **settings):
-    return Disagreement(**settings).of_cases(cases, Run(resamples=resamples), sheet)
+    process = "labels" if sheet is None else "scores"
+    return Disagreement(process=process, **settings).of_cases(cases, Run(resamples=resamples), sheet)
 
 
 def case(
@@ -154,9 +155,8 @@ def test_scores_beside_labels_worked_by_hand():
     found = {figure.name: figure.value for figure in result.figures.values()}
     # By scores: right 0 2 3 11, lucky 1, unlucky 4 9, wrong 5 6 7; not known 8 and 10.
     assert [found[f"g/scores/{name}"] for name in CELLS] == pytest.approx([4 / 10, 1 / 10, 2 / 10, 3 / 10])
-    # Both known: 0 to 7 and 9. The same cell: 0, 2, 4, 6, 7.
-    assert found["g/both/same-cell"] == pytest.approx(5 / 9)
-    assert result.figures["g/both/same-cell"].policy == "0.5, the PRM's own"
+    assert found["g/labels/lucky"] == pytest.approx(1 / 10)
+    assert result.figures["g/scores/lucky"].policy == "0.5, the PRM's own"
     assert result.figures["g/labels/lucky"].policy == ""
 
 
@@ -178,10 +178,13 @@ def test_what_is_not_known_is_said_and_in_no_share():
     assert "too long" in " ".join(result.facts)
     table = result.tables[0]
     assert [row[-1] for row in table.rows] == ["2", "2"]
+    known = [at for at in range(12) if at not in (8, 10)]  # not read; outcome not known
     without = evaluate(
-        [*HAND[:8], HAND[9]], sheet_of([*HAND[:8], HAND[9]], [*SCORES[:8], SCORES[9]]), resamples=100
+        [HAND[at] for at in known],
+        sheet_of([HAND[at] for at in known], [SCORES[at] for at in known]),
+        resamples=100,
     )
-    assert result.figures["g/both/same-cell"].value == without.figures["g/both/same-cell"].value
+    assert result.figures["g/scores/wrong"].value == without.figures["g/scores/wrong"].value
 
 
 def test_where_none_was_seen_the_interval_says_how_many_there_may_be():
@@ -222,11 +225,6 @@ def plain(items: list[dict[str, object]]) -> dict[str, float]:
                 found[f"{name}/{s}/{key}"] = share(value, n)
             found[f"{name}/{s}/lucky-of-right"] = share(b, a + b)
             found[f"{name}/{s}/unlucky-of-wrong"] = share(c, c + d)
-        if len(sources) == 2:
-            known = [r for r in rows if None not in (r["labels"], r["scores"], r["outcome"])]
-            found[f"{name}/both/same-cell"] = share(
-                sum(r["labels"] is r["scores"] for r in known), len(known)
-            )
     return found
 
 
@@ -264,7 +262,6 @@ def test_a_prm_that_repeats_the_labels_has_their_table():
     }
     for name in [*CELLS, "lucky-of-right"]:
         assert found[f"g/scores/{name}"] == found[f"g/labels/{name}"]
-    assert found["g/both/same-cell"] == 1
 
 
 def test_two_results_are_compared_from_their_files(tmp_path: Path):
@@ -310,9 +307,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert result["prm"] == "labels"
     assert result["settings"]["prm"] is None
     assert figures["gsm8k/labels/lucky-of-right"] == 0.5
-    assert main([*asked, str(tmp_path / "both"), "--scores", str(scores), "--threshold", "0.5"]) == 0
+    by_scores = ["--process", "scores", "--scores", str(scores), "--threshold", "0.5"]
+    assert main([*asked, str(tmp_path / "both"), *by_scores]) == 0
     figures = {f["name"]: f["value"] for f in read_result(tmp_path / "both" / "result.json")["figures"]}
-    assert figures["gsm8k/both/same-cell"] == 0.75
     assert figures["gsm8k/scores/lucky-of-right"] == 0
     assert (tmp_path / "both" / "report.html").is_file()
     assert "Lucky" in capsys.readouterr().out

@@ -9,7 +9,6 @@ import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
-import httpx
 import pytest
 
 import stepmark
@@ -73,25 +72,6 @@ def test_every_extra_has_its_purpose():
     table = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     for name, purpose in doctor.PURPOSES.items():
         assert f"| `{name}` | {purpose} |" in table
-
-
-def test_the_hub(monkeypatch, tmp_path):
-    monkeypatch.setenv("HF_HOME", str(tmp_path))
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setattr(httpx, "head", lambda *_, **__: None)
-    assert "no token" in doctor.check_hub().text
-    (tmp_path / "token").write_text("x")
-    assert str(tmp_path / "hub") in doctor.check_hub().text
-
-    def unreachable(*_, **__):
-        raise httpx.ConnectError("no route")
-
-    monkeypatch.setattr(httpx, "head", unreachable)
-    check = doctor.check_hub()
-    assert check.state == "missing" and "HF_HUB_OFFLINE=1" in check.todo
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert "HF_HUB_OFFLINE" in doctor.check_hub().text
 
 
 def test_a_gpu_that_torch_does_not_use(monkeypatch):

@@ -330,5 +330,10 @@ def test_another_prm_does_not_continue_and_the_scores_say_whose_they_are(tmp_pat
         graded(MANY, other, path, MANIFEST)
     sheet = graded(MANY, prm(), path, MANIFEST)
     assert sheet.identity == read_scores(path, MANY).identity == "made"
-    (tmp_path / "scores.jsonl.manifest.json").unlink()
+    manifest = tmp_path / "scores.jsonl.manifest.json"
+    for damaged in ("{", "[1]", '{"models": 1}'):
+        manifest.write_text(damaged)
+        with pytest.raises(InputError, match=r"scores\.jsonl\.manifest\.json"):
+            read_scores(path, MANY)
+    manifest.unlink()
     assert read_scores(path, MANY).identity is None

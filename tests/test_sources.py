@@ -7,8 +7,10 @@ import types
 
 import pytest
 
+import stepmark
 from stepmark.data.formats.prmbench import unnumbered
 from stepmark.errors import InputError, UsageError
+from stepmark.evaluation.benchmark import ratings_of
 from stepmark.evaluation.benchmarks.processbench import ProcessBench
 from stepmark.evaluation.cases import first_error, step_labels
 from stepmark.evaluation.sources import (
@@ -215,9 +217,19 @@ def test_trl(write):
     one, two = read_cases([path])
     assert (one.id, two.id) == ("data.jsonl:1", "mine")
     assert step_labels(one.labelled) == step_labels(two.labelled) == (1.0, 0.0)
-    # Shares of rollouts without their number: right where any of them succeeded.
-    (share,) = read_cases([write({**TRL, "labels": [0.5, 0.0]}, name="shares.jsonl")])
-    assert step_labels(share.labelled) == (1.0, 0.0)
+
+
+def test_a_share_is_a_value_and_no_label_of_correctness(write):
+    file = write({**TRL, "id": "mine", "labels": [0.25, None]}, name="shares.jsonl")
+    (case,) = read_cases([file])
+    assert step_labels(case.labelled) == (0.25, None)  # calibration compares scores with it
+    for read in (first_error, ratings_of):
+        with pytest.raises(InputError, match=r"mine.*0\.25.*--hard"):
+            read(case.labelled)
+    with pytest.raises(InputError, match="--hard"):
+        stepmark.evaluate("processbench", stepmark.ScriptedPRM({}), data=file, progress=False)
+    (certain,) = read_cases([write({**TRL, "labels": [1.0, 0.0]}, name="certain.jsonl")])
+    assert (first_error(certain.labelled), ratings_of(certain.labelled)) == (1, (1, -1))
 
 
 @pytest.mark.parametrize(
@@ -405,7 +417,7 @@ def test_rows_of_stepmark_label_are_cases_with_all_their_evidence(tmp_path):
     def value(successes, trials):
         return Judgement(kind="value", judge="every-step", successes=successes, trials=trials)
 
-    share = Judgement(kind="value", judge="elsewhere", share=0.25)
+    share = Judgement(kind="value", judge="elsewhere", share=1.0)
     labelled = LabelledSolution(
         solution=Solution.of("p", ["a", "b", "c"], id="x"),
         judgements=((value(3, 4),), (share,), (value(0, 4),)),
@@ -415,5 +427,5 @@ def test_rows_of_stepmark_label_are_cases_with_all_their_evidence(tmp_path):
     (case,) = read_cases([str(file)])
     assert case.labelled == labelled
     assert case.outcome is False
-    assert step_labels(case.labelled) == (0.75, 0.25, 0.0)
+    assert step_labels(case.labelled) == (0.75, 1.0, 0.0)
     assert first_error(case.labelled) == 2  # the first prefix from which nothing succeeded

@@ -71,9 +71,7 @@ def test_accumulation_divides_once_by_all_labels(base, tmp_path, dtype):
     trainer = trainer_for(base, tmp_path, objective=SoftLabels(), clip=1e9, weights={"dtype": dtype})
     many = [example("a", [f"x{i}" for i in range(6)], [0.0] * 6)]
     few = [example("b", ["y"], [1.0])]
-    first, second = (
-        next(iter(trainer._items([rows], Dropped(), every_step=False))) for rows in (many, few)
-    )
+    first, second = (next(iter(trainer._items([rows], Dropped(), every_step=False))) for rows in (many, few))
     loss, labels, norm, whole = gradient_of(trainer, [[first, second]])
     apart = gradient_of(trainer, [[first], [second]])
     assert (labels, apart[1]) == (7, 7)

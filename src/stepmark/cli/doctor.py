@@ -95,7 +95,7 @@ def examine(*, deep: bool = False) -> Iterator[Check]:
     text = f"{stepmark.__version__} in {Path(stepmark.__file__).parent}, {python}"
     yield Check(name="stepmark", state="ok", text=text)
     yield from check_packages()
-    for check in (check_machine, check_torch, check_models, check_default_prm, check_sandbox, check_hub):
+    for check in (check_machine, check_torch, check_models, check_default_prm, check_sandbox):
         yield check()
     if deep:
         yield check_grading()
@@ -248,24 +248,6 @@ def check_sandbox() -> Check:
         return Check(name="code verifier", state="missing", text=str(error).split(".\n")[0], todo=todo)
     text = "bubblewrap: programs have no network and none of your files"
     return Check(name="code verifier", state="ok", text=text)
-
-
-def check_hub() -> Check:
-    """The Hugging Face hub: its cache, whether there is a token, and whether it answers."""
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    has_token = bool(os.environ.get("HF_TOKEN")) or (home / "token").is_file()
-    text = f"cache {home / 'hub'}, {'a token' if has_token else 'no token (gated models need one)'}"
-    if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
-        return Check(name="hub", state="ok", text=f"{text}, offline by HF_HUB_OFFLINE")
-    import httpx
-
-    try:
-        httpx.head("https://huggingface.co", timeout=3)
-    except httpx.HTTPError as error:
-        todo = "only for models of the hub: connect, or set HF_HUB_OFFLINE=1"
-        text += f"; huggingface.co does not answer ({error})"
-        return Check(name="hub", state="missing", text=text, todo=todo)
-    return Check(name="hub", state="ok", text=f"{text}; huggingface.co answers")
 
 
 def check_grading() -> Check:

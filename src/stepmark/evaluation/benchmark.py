@@ -18,7 +18,7 @@ from stepmark.data.labelled import read_labelled
 from stepmark.data.reading import Row, Source, read_rows
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.base import INTERVALS, Evaluation, Run, counted
-from stepmark.evaluation.cases import Case, first_error, unique
+from stepmark.evaluation.cases import Case, any_success, first_error, unique
 from stepmark.evaluation.result import EvaluationResult, Figure, Item, shown
 from stepmark.evaluation.scores import CaseScores, Sheet
 from stepmark.evaluation.thresholds import ThresholdRule, check_asked, policies
@@ -448,11 +448,10 @@ def ratings_of(labelled: LabelledSolution) -> Ratings:
     results: list[int | None] = []
     for judgements in labelled.judgements:
         given = [j.rating for j in judgements if j.rating is not None]
-        tried = [j for j in judgements if j.trials or j.share is not None]
         if given:
             results.append(round(sum(given) / len(given)))
         else:
-            results.append((1 if any(j.successes or j.share for j in tried) else -1) if tried else None)
+            results.append({True: 1, False: -1, None: None}[any_success(judgements, labelled.solution.id)])
     return tuple(results)
 
 

@@ -30,13 +30,10 @@ What is not known is counted and never guessed:
 - A candidate with a step that an exact check refutes comes after all others, whatever its score, and has no weight in a weighted vote: a
   proof outranks a score.
 - A candidate without a score for an aggregate cannot be chosen by it and does not vote. A candidate without an answer
-  never votes. A subset in which nothing can be chosen is wrong, and its share is the figure `nothing`. Where no candidate
-  of any problem has what a method needs, the method is left out.
+  never votes. A subset in which nothing can be chosen is wrong. Where no candidate of any problem has what a method needs, the method is
+  left out.
 - A problem with fewer candidates than the largest N is not counted at any N, so that all points of a curve are about
   the same problems.
-
-Length bias: within each problem, the rank correlation of score and length, beside that of correctness and length, which is what a
-perfect score would show.
 """
 
 from __future__ import annotations
@@ -45,7 +42,6 @@ import math
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from itertools import chain, combinations
@@ -56,7 +52,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from stepmark.backends.replies import ReplyFile
+from stepmark.backends import INSTRUCTION
 from stepmark.data.reading import Row, read_rows
 from stepmark.data.steps.splitting import check_way
 from stepmark.errors import InputError, UsageError
@@ -76,29 +72,31 @@ from stepmark.evaluation.views import (
     tiles_of,
     value_of,
 )
-from stepmark.metrics.aggregate import AGGREGATES, aggregate_checked, allowed, check_score
-from stepmark.metrics.binary import weighted_auc
-from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic, shares
-from stepmark.models.policies import Policy
+from stepmark.metrics.aggregate import AGGREGATES, aggregate_checked, allowed
+from stepmark.metrics.intervals import Floats, Statistic, ratio_statistic
 from stepmark.problems.loading import read_problems
-from stepmark.progress import Progress
 from stepmark.records import ScoreKind, StepScores
 from stepmark.report.evaluation import Examples, Report, Section
 from stepmark.report.page import ProblemView
 from stepmark.report.plots import Lines
 from stepmark.report.tables import Table
-from stepmark.sampling import Sampled, Sampling, sample
+from stepmark.sampling import Sampling
+from stepmark.sampling.run import sample
 from stepmark.settings import settings
-from stepmark.store import PartFile, resumed, row_key
-from stepmark.verifiers.base import Verifier, answer_groups, isolation_note, isolation_of, open_verifier
+from stepmark.store import run_input
+from stepmark.verifiers.base import (
+    Verifier,
+    answer_groups,
+    isolation_note,
+    isolation_of,
+    open_verifier,
+    verifier_facts,
+)
 from stepmark.verifiers.checks import CheckName, check, check_names
 from stepmark.verifiers.code_sandbox import Isolation
 from stepmark.verifiers.finder import find_answer
 from stepmark.verifiers.number import NumberVerifier
 from stepmark.words import amount
-
-_TOGETHER = 16
-"""Problems that are sampled at once."""
 
 TIE = 1e-9
 """Vote totals closer than this, relative to the highest, are a tie: a sum of floats depends on its order in the
@@ -106,12 +104,6 @@ last bits, and two groups with the same weights must tie whatever the order of t
 
 NEAR = 1.1
 """A curve has the value at its end for this much beyond it; farther out nothing is known."""
-
-MEASURES = ("steps", "tokens")
-"""What length is measured in."""
-
-CORRECTNESS = "correct"
-"""Stands beside the aggregates in `length`: correctness itself taken as the score."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,14 +158,12 @@ class Counting:
 
 
 class Chosen(NamedTuple):
-    """What a method's choice from a random subset is, as probabilities; right + wrong + unknown = 1."""
+    """What a method's choice from a random subset is, as probabilities; what remains to 1 is wrong."""
 
     right: float
     """The choice is right."""
     unknown: float
     """Something was chosen of which nobody knows whether it is right."""
-    nothing: float
-    """No candidate could be chosen (none has a score, nobody votes): part of what is wrong."""
 
 
 def subset_sizes(candidates: int) -> tuple[int, ...]:
@@ -219,15 +209,14 @@ def chosen_shares(scores: Floats, size: int) -> Floats:
 def _best_of(scores: Floats, right: Floats, unknown: Floats, size: int) -> Chosen:
     """The candidate with the highest score of a random subset of `size`."""
     shares = chosen_shares(scores, size)
-    nothing = _missed(len(scores), size)[int(np.count_nonzero(~np.isnan(scores)))]
-    return Chosen(float(shares @ right), float(shares @ unknown), float(nothing))
+    return Chosen(float(shares @ right), float(shares @ unknown))
 
 
 def _at_least_one(right: Floats, unknown: Floats, size: int) -> Chosen:
     """The oracle; a subset without a right candidate but with one of unknown correctness counts as unknown."""
     missed = _missed(len(right), size)
     rights, unknowns = int(right.sum()), int(unknown.sum())
-    return Chosen(float(1.0 - missed[rights]), float(missed[rights] - missed[rights + unknowns]), 0.0)
+    return Chosen(float(1.0 - missed[rights]), float(missed[rights] - missed[rights + unknowns]))
 
 
 @lru_cache(maxsize=64)
@@ -271,9 +260,9 @@ def _vote(
     """
     votes = (groups >= 0) & ~np.isnan(weights)
     if not votes.any():
-        return Chosen(0.0, 0.0, 1.0)
+        return Chosen(0.0, 0.0)
     if (groups == groups[0]).all() and votes.all():  # one answer, which every subset votes for
-        return Chosen(float(right.mean()), float(unknown.mean()), 0.0)
+        return Chosen(float(right.mean()), float(unknown.mean()))
     # A group's correctness is that of all its members, voting or not: the answer is the same.
     _, group = np.unique(groups, return_inverse=True)
     of_group = (group == np.unique(group[votes])[:, None]).astype(np.float64)  # (G, M)
@@ -290,65 +279,26 @@ def _vote(
     # Where nobody votes no group reaches infinity, so none is chosen.
     tied = (totals >= np.where(highest > silent, highest * (1.0 - TIE), np.inf)).astype(np.float64)
     won = tied @ (1.0 / np.maximum(tied.sum(axis=0), 1.0)) / members.shape[1]
-    nothing = np.count_nonzero(highest <= silent) / members.shape[1]
-    return Chosen(float(won @ group_right), float(won @ group_unknown), float(nothing))
+    return Chosen(float(won @ group_right), float(won @ group_unknown))
 
 
-def vote_refusal(how: str, kind: ScoreKind) -> str | None:
-    """Why an aggregate cannot weigh a vote; None when it can.
+def can_vote(how: str, kind: ScoreKind) -> bool:
+    """Whether an aggregate can weigh a vote.
 
     A weight must be a quantity of at least 0: a sum of log-ratios or margins would let a bad candidate vote
     against its own answer, and a shift of the scale would change the winner.
     """
-    if kind != "probability":
-        return f"scores of the kind {kind!r} can be negative: they are no weights"
-    if how == "sum-logit":
-        return "a sum of logits can be negative: it is no weight"
-    return None
-
-
-def ranks(values: Floats) -> Floats:
-    """1-based ranks of finite or infinite values; equal ones share their mean rank."""
-    _, group, members = np.unique(values, return_inverse=True, return_counts=True)
-    means: Floats = np.cumsum(members) - (members - 1) / 2.0
-    return means[group]
-
-
-def spearman(x: Floats, y: Floats) -> float | None:
-    """Spearman's rank correlation with mean ranks for ties; None where either is constant, or with fewer than two pairs."""
-    if len(x) < 2:
-        return None
-    a, b = ranks(x), ranks(y)
-    a, b = a - a.mean(), b - b.mean()
-    spread = math.sqrt(float(a @ a) * float(b @ b))
-    return None if spread == 0.0 else min(1.0, max(-1.0, float(a @ b) / spread))
-
-
-def _length(
-    pool: Sequence[SampledCandidate], scores: Mapping[str, Floats]
-) -> dict[str, dict[str, float | None]]:
-    """For each of `MEASURES` and each score, and correctness itself: its rank correlation with the length."""
-    truth = np.array([np.nan if c.correct is None else float(c.correct) for c in pool])
-    steps = [len(c.steps.scores) if c.steps else None for c in pool]
-    lengths: dict[str, dict[str, float | None]] = {}
-    for measure, values in zip(MEASURES, (steps, [c.tokens for c in pool]), strict=True):
-        length = np.array([np.nan if value is None else float(value) for value in values])
-        lengths[measure] = {}
-        for how, score in {**scores, CORRECTNESS: truth}.items():
-            both = ~np.isnan(length) & ~np.isnan(score)
-            lengths[measure][how] = spearman(score[both], length[both])
-    return lengths
+    return kind == "probability" and how != "sum-logit"
 
 
 def items_of(sets: Sequence[CandidateSet], settings: Counting | None = None) -> list[Item]:
     """One JSON-able row a problem, from which `statistic` makes every figure.
 
     Keys: `candidates` (M, without the greedy one); `sizes` (the N); `counted` (M is at least the largest N);
-    `methods`: name -> {`right`, `unknown`, `nothing`}, each a list along `sizes` (`single` and `greedy`: one number);
+    `methods`: name -> {`right`, `unknown`}, each a list along `sizes` (`single` and `greedy`: one number);
     `subsets`: N -> {`count`, `exact`} of the votes; `refuted`: how many have a refuted step; `tokens`: {`policy`, `prm`, `outcome`, `greedy`}: the mean a
     candidate, None when one is not known, and `prm once` a problem; `missing`: counts of candidates without
-    `correct`, `answer`, and a score by aggregate; `pool`: the candidates' policy, correctness, and scores by aggregate (infinite
-    ones as "inf" and "-inf"); `best`: aggregate -> positions in the set of the best of all; `length`: see `_length`.
+    `correct`, `answer`, and a score by aggregate; `best`: aggregate -> positions in the set of the best of all.
     """
     if not sets:
         raise InputError("there are no problems: expected at least one with its candidates")
@@ -356,13 +306,11 @@ def items_of(sets: Sequence[CandidateSet], settings: Counting | None = None) -> 
     sizes = settings.sizes if settings.sizes is not None else common_sizes(sets)
     if not sizes or list(sizes) != sorted(set(sizes)) or sizes[0] < 1:
         raise UsageError(f"sizes {sizes}: expected increasing numbers of at least 1, such as 1,2,4,8")
-    seen: set[str] = set()
-    kind: ScoreKind | None = None
     for group in sets:
-        if group.id in seen:
-            raise InputError("two sets of candidates have this problem id: join them", where=group.id)
-        seen.add(group.id)
-        kind = _check_set(group, kind)
+        if sum(candidate.greedy for candidate in group.candidates) > 1:
+            raise InputError("expected at most one greedy candidate, found several", where=group.id)
+    kinds = {one.steps.kind for group in sets for one in group.candidates if one.steps is not None}
+    kind = kinds.pop() if kinds else None
     rows = [_item(group, sizes, kind, settings) for group in sets]
     # Where no candidate of any problem has what a method needs, the method is left out and not 0.
     every = [c for group in sets for c in group.candidates]
@@ -378,38 +326,14 @@ def items_of(sets: Sequence[CandidateSet], settings: Counting | None = None) -> 
             if (answers or not name.startswith(("majority", "vote ")))
             and name.partition(" ")[2] not in absent
         }
-        by_score = (row["missing"]["scores"], row["pool"]["scores"], row["best"])
-        for scores in (*by_score, *(row["length"][measure] for measure in MEASURES)):
-            for how in absent:
-                scores.pop(how, None)
+        for how in absent:
+            del row["missing"]["scores"][how], row["best"][how]
     if not any(row["counted"] for row in rows):
         most = max(row["candidates"] for row in rows)
         raise UsageError(
             f"N = {sizes[-1]}, but no problem has more than {amount(most, 'candidate')}: lower the largest size"
         )
     return rows
-
-
-def _check_set(group: CandidateSet, kind: ScoreKind | None) -> ScoreKind | None:
-    """Refuse a set that cannot be evaluated; the kind of the step scores so far."""
-    greedy = sum(c.greedy for c in group.candidates)
-    if greedy == len(group.candidates):
-        raise InputError("the problem has no sampled candidate: leave it out, or sample some", where=group.id)
-    if greedy > 1:
-        raise InputError(f"expected at most one greedy candidate, found {greedy}", where=group.id)
-    for steps in (c.steps for c in group.candidates if c.steps is not None):
-        if steps.kind != (kind := kind or steps.kind):
-            raise InputError(
-                f"scores of the kind {steps.kind!r} beside scores of the kind {kind!r}: grade all candidates with one PRM",
-                where=group.id,
-            )
-        for step, score in enumerate(steps.scores):
-            if score is not None:
-                try:
-                    check_score(score, kind, step=step)
-                except InputError as error:
-                    raise error.at(group.id) from None
-    return kind
 
 
 def _scores_of(pool: Sequence[SampledCandidate], how: str) -> Floats:
@@ -447,7 +371,7 @@ def _item(group: CandidateSet, sizes: tuple[int, ...], kind: ScoreKind | None, s
         methods = _methods(group.id, pool, order, weights, right, unknown, kind, drawn, settings.seed)
     if greedy:
         correct = greedy[0].correct
-        methods["greedy"] = _along([Chosen(float(correct is True), float(correct is None), 0.0)])
+        methods["greedy"] = _along([Chosen(float(correct is True), float(correct is None))])
     everything = {how: chosen_shares(values, len(pool)) for how, values in order.items()}
     return {
         "id": group.id,
@@ -472,13 +396,7 @@ def _item(group: CandidateSet, sizes: tuple[int, ...], kind: ScoreKind | None, s
             "scores": {how: int(np.isnan(values).sum()) for how, values in scores.items()},
         },
         "refuted": int(refuted.sum()),
-        "pool": {
-            "policy": [c.policy for c in pool],
-            "correct": [c.correct for c in pool],
-            "scores": {how: [_plain(value) for value in values] for how, values in scores.items()},
-        },
         "best": {how: [positions[at] for at in np.flatnonzero(share)] for how, share in everything.items()},
-        "length": _length(pool, scores),
     }
 
 
@@ -513,12 +431,12 @@ def _methods(
         given = groups, weights[order], right[order], unknown[order]
         return _along([_vote(*given, members) for members, _ in drawn.values()])
 
-    methods = {"single": _along([Chosen(float(right.mean()), float(unknown.mean()), 0.0)])}
+    methods = {"single": _along([Chosen(float(right.mean()), float(unknown.mean()))])}
     methods["majority"] = votes(np.ones(len(pool)))
     for how, values in scores.items():
         methods[f"best {how}"] = _along([_best_of(values, right, unknown, n) for n in drawn])
     for how, values in weights.items():
-        if how != "orm" and kind is not None and vote_refusal(how, kind) is None:
+        if how != "orm" and kind is not None and can_vote(how, kind):
             methods[f"vote {how}"] = votes(values)
     methods["oracle"] = _along([_at_least_one(right, unknown, n) for n in drawn])
     return methods
@@ -531,12 +449,6 @@ def _along(chosen: Sequence[Chosen]) -> dict[str, list[float]]:
 def _mean_of(values: Sequence[int | None]) -> float | None:
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known and len(known) == len(values) else None
-
-
-def _plain(score: float) -> float | str | None:
-    if math.isnan(score):
-        return None
-    return score if math.isfinite(score) else ("inf" if score > 0 else "-inf")
 
 
 HALVES = 10
@@ -561,11 +473,9 @@ def statistic(rows: Sequence[Item]) -> Statistic:
       the policy wrote. Only where the sizes reach so far;
     - `held out/accuracy/N` and `held out/over majority/N`, at the largest N, of at least `HALVES` problems: of the best way to use the
       graders, chosen on one half of the problems and measured on the other, both ways round;
-    - `unknown/METHOD/N`, `nothing/METHOD/N`: shares of choices, only where they are not all 0;
+    - `unknown/METHOD/N`: share of choices, only where they are not all 0;
     - `tokens/policy/N`, `tokens/prm/N`, `tokens/outcome/N`, `tokens/greedy/1`: expected tokens a problem, over the
-      problems that know them; absent when none does;
-    - `length/MEASURE/HOW`: rank correlation of length and score, mean over problems; HOW is an aggregate, `orm`, or `correct`;
-    - `policy/POLICY/…`: see `_policy_statistic`.
+      problems that know them; absent when none does.
     """
     sizes, counted = [int(n) for n in rows[0]["sizes"]], [row["counted"] for row in rows]
     ways = [method for method in method_names(rows) if by_grader(method)]
@@ -574,23 +484,17 @@ def statistic(rows: Sequence[Item]) -> Statistic:
         cells = [row["methods"].get(method) if row["counted"] else None for row in rows]
         has = [float(cell is not None) for cell in cells]
         for at, n in enumerate(sizes if method not in {"single", "greedy"} else [1]):
-            right, unknown, nothing = (
-                [cell[key][at] if cell else 0.0 for cell in cells] for key in ("right", "unknown", "nothing")
-            )
+            right, unknown = ([cell[key][at] if cell else 0.0 for cell in cells] for key in Chosen._fields)
             known = [of - u for of, u in zip(has, unknown, strict=True)]
             ratios[f"accuracy/{method}/{n}"] = (right, known)
-            more = {"unknown": unknown, "nothing": nothing}
-            ratios |= {f"{name}/{method}/{n}": (values, has) for name, values in more.items() if any(values)}
+            if any(unknown):
+                ratios[f"unknown/{method}/{n}"] = unknown, has
     for who, counts in (("policy", sorted({1, *sizes})), ("prm", sizes), ("outcome", sizes), ("greedy", [1])):
         means = [row["tokens"][who] if row["counted"] else None for row in rows]
         once = [row["tokens"]["prm once"] if who == "prm" else 0 for row in rows]
         for n in counts:
             ratios |= _mean(f"tokens/{who}/{n}", [None if m is None else m * n + o for m, o in zip(means, once, strict=True)])  # fmt: skip
-    for measure in MEASURES:
-        for how in dict.fromkeys(how for row in rows if row["counted"] for how in row["length"][measure]):
-            lengths = [row["length"][measure].get(how) if row["counted"] else None for row in rows]
-            ratios |= _mean(f"length/{measure}/{how}", lengths)
-    compute_ratios, policies = ratio_statistic(ratios), _policy_statistic(rows)
+    compute_ratios = ratio_statistic(ratios)
     held_out = _held_out(ratios, ways, counted, sizes[-1])
 
     def compute(weights: Floats) -> dict[str, Floats]:
@@ -601,7 +505,7 @@ def statistic(rows: Sequence[Item]) -> Statistic:
                     if method != other and (less := f"accuracy/{other}/{n}") in out:
                         out[f"over {name}/{method}/{n}"] = out[f"accuracy/{method}/{n}"] - out[less]
             out |= _at_equal_tokens(out, method, sizes)
-        return out | dict(held_out(weights)) | dict(policies(weights))
+        return out | dict(held_out(weights))
 
     return compute
 
@@ -715,48 +619,6 @@ def coverage(rows: Sequence[Item]) -> str:
         f"votes on random subsets ({drawn} a problem)" if drawn else "all subsets of each size counted",
     ]
     return "; ".join(part for part in parts if isinstance(part, str)) + "."
-
-
-def _policy_statistic(rows: Sequence[Item]) -> Statistic:
-    """Figures of each policy as a function of the weights of problems.
-
-    - `policy/POLICY/candidates`: how many, weighted;
-    - `policy/POLICY/accuracy`: share of right ones among those whose correctness is known;
-    - `policy/POLICY/unknown`: share of those whose correctness is not known, where there are any;
-    - `policy/POLICY/auc/HOW`: the probability that a right candidate of this policy scores above a wrong one of the same
-      policy, of any problem, ties half: a PRM that ranks only the models gains nothing where all candidates come from one.
-    """
-    places: dict[str, list[tuple[int, int]]] = {}
-    for at, row in enumerate(rows):
-        for number, policy in enumerate(row["pool"]["policy"]):
-            if policy is not None:
-                places.setdefault(policy, []).append((at, number))
-
-    def floats(values: Sequence[Any]) -> Floats:
-        return np.array([np.nan if value is None else float(value) for value in values])
-
-    columns = {}
-    for policy, of in sorted(places.items()):
-        pools = [(rows[at]["pool"], number) for at, number in of]
-        right = floats([pool["correct"][number] for pool, number in pools])
-        hows = rows[0]["pool"]["scores"]
-        scores = {how: floats([pool["scores"][how][number] for pool, number in pools]) for how in hows}
-        columns[policy] = np.array([at for at, _ in of], dtype=np.intp), right, scores
-
-    def compute(weights: Floats) -> dict[str, Floats]:
-        out: dict[str, Floats] = {}
-        for policy, (at, right, scores) in columns.items():
-            w, known, name = weights[:, at], ~np.isnan(right), f"policy/{policy}"
-            out[f"{name}/candidates"] = w.sum(axis=1)
-            if not known.all():
-                out[f"{name}/unknown"] = shares(w[:, ~known].sum(axis=1), w.sum(axis=1))
-            out[f"{name}/accuracy"] = shares(w[:, known] @ right[known], w[:, known].sum(axis=1))
-            for how, score in scores.items():
-                if (both := known & ~np.isnan(score)).any():
-                    out[f"{name}/auc/{how}"] = weighted_auc(score[both], right[both], w[:, both])
-        return out
-
-    return compute
 
 
 def by_problem(sheet: Sheet) -> dict[str, list[CaseScores]]:
@@ -882,7 +744,7 @@ class BestOfNAccuracy(Evaluation):
     name: ClassVar[str] = "best-of-n"
     models: ClassVar[tuple[str, ...]] = ("prm", "orm", "policy")
     n: Annotated[int, Field(ge=1)] = 8
-    """With a policy, candidates a problem; one greedy one is written beside them."""
+    """With a policy, candidates a problem."""
     temperature: Annotated[float, Field(ge=0)] = 0.8
     """With a policy, sampling temperature."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -891,8 +753,8 @@ class BestOfNAccuracy(Evaluation):
     """With a policy, the longest solution."""
     prompt: Literal["chat", "text"] = "chat"
     """With a policy, ask as the user's turn of a chat, or as plain text (base models)."""
-    instruction: str | None = None
-    """With a policy, the text after the problem. Default: to go step by step and to box the answer."""
+    instruction: str = INSTRUCTION
+    """With a policy, the text after the problem."""
     verifier: str = "math"
     """What compares answers, for the votes, for candidates without "correct" and for those of a policy: math, number, choice, text, code, or "package.module:Class"."""
     answers: Literal["stated", "marked"] = "stated"
@@ -927,7 +789,7 @@ class BestOfNAccuracy(Evaluation):
                 fits = None if rows is None or run.scores is None else _fits(rows, run.scores, run.model_name)
                 cases = run.take(read_cases(run.data, how=self.split, columns=run.columns, check=fits))
             else:
-                cases = read_cases([self._sample(run, verifier)], how=self.split)
+                cases = read_cases([self._sample(run)], how=self.split)
             unchecked = sum(case.unchecked for case in cases)
             # Scores are joined before answers are read, which takes longer.
             given = None
@@ -970,7 +832,7 @@ class BestOfNAccuracy(Evaluation):
             ),
             counting,
         )
-        figures = known(run.figures(items, statistic(items)))
+        figures = run.figures(items, statistic(items))
         most = items[0]["sizes"][-1]
         best = best_way(items, figures, most)
         report = Report(
@@ -980,7 +842,11 @@ class BestOfNAccuracy(Evaluation):
                 coverage(items),
                 f"The PRM's choice, where one is named, is by its {how} of step scores.",
                 *_of_writers(sheet),
-                *refused_votes(sheet.kind),
+                *(
+                    ["No weighted votes: scores that can be negative are no weights."]
+                    if sheet.kind != "probability"
+                    else []
+                ),
                 INTERVALS,
             ),
             tiles=tiles_of(
@@ -999,7 +865,7 @@ class BestOfNAccuracy(Evaluation):
                     "candidate is there.",
                     items=(accuracy_table(items, figures), price_plot(items, figures, how)),
                 ),
-                Section(title="Behind it", items=_more_tables(items, figures, how)),
+                Section(title="Tokens", items=_token_table(items, figures)),
                 Section(title="Examples", items=_examples(sheet, items, how, names)),
             ),
         )
@@ -1011,107 +877,44 @@ class BestOfNAccuracy(Evaluation):
             prm=sheet.prm,
             identity=sheet.identity,
             **({} if judged is None else {"orm_identity": judged.identity}),
-            **{
-                "sizes": list(items[0]["sizes"]),
-                "limit of subsets": counting.limit,
-                "random subsets": counting.draws,
-                "seed of subsets": counting.seed,
-            },
+            sizes=list(items[0]["sizes"]),
         )
 
-    def _sample(self, run: Run, verifier: Verifier) -> Path:
-        """Sample and verify candidates into candidates.jsonl, or take those of an earlier run with the same settings."""
+    def _sample(self, run: Run) -> Path:
+        """Sample candidates into candidates.jsonl as `stepmark.sample` does, or take those of an earlier run with the same settings."""
         assert run.policy is not None
-        given: dict[str, Any] = {} if self.instruction is None else {"instruction": self.instruction}
-        sampling = Sampling(
-            n=self.n,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            max_tokens=self.max_tokens,
-            seed=run.seed,
-            prompt=self.prompt,
-            **given,
-        )
         path = made_folder(run.folder) / "candidates.jsonl"
-        manifest = {
-            "command": "evaluate best-of-n, sampling",
-            "policy": run.policy.name,
-            "verifier": self.verifier,
-            "answers": self.answers,
-            "isolation": isolation_of(self.verifier, self.isolation),
-            "limit": run.limit,
-            "data": list(run.inputs),
-            "sampling": asdict(sampling),
-        }
-        if path.exists():
-            check_same(path, manifest)
-            check_same(path, manifest | {"models": {"policy": run.policy.identity}})
-            run.note(f"{path} has the candidates of an earlier run with these settings")
-            return path
         problems = run.spaced(
             [problem for file in run.data for problem in read_problems(file, columns=run.columns)]
         )
-        with (
-            PartFile(path, {key: manifest[key] for key in manifest if key not in ("limit", "data")}) as part,
-            closing(ReplyFile(run.folder / "replies.sqlite")) as store,
-        ):
-            policy: Policy = run.loaded(run.policy)
-            part.identify({"policy": policy.identity})
-            progress = Progress(
-                len(problems),
-                tokens=lambda: policy.tokens_written,
-                verb="sampled",
-                noun="problem",
-                together=_TOGETHER,
-                shown=run.progress,
-            )
-
-            done = resumed(
-                part,
-                problems,
-                lambda problem: row_key(asdict(problem)),
-                lambda left: sample(left, policy, sampling, store=store, in_flight=_TOGETHER),
-                lambda _, result: _row(result, policy.name, verifier),
-            )
-            try:
-                with progress:
-                    for _, _, fresh in done:
-                        progress.advance(fresh=fresh is not None)
-            except KeyboardInterrupt:
-                raise KeyboardInterrupt(
-                    f"what was sampled is kept in {run.folder}; the same command continues"
-                ) from None
-            # Under a name of its own: the manifest has the policy as the caller named it.
-            part.finish({**manifest, "policy_name": policy.name}, {path: lambda row: [row]})
-        return path
-
-
-def _row(sampled: Sampled, policy: str, verifier: Verifier) -> dict[str, Any]:
-    """One row of a candidates file. A text without a verdict has `correct` null, and never counts as wrong silently."""
-    if sampled.refused is not None:
-        raise InputError(sampled.refused, where=sampled.problem.id)
-    texts = [(written, False) for written in sampled.samples]
-    texts += [(sampled.greedy, True)] if sampled.greedy is not None else []
-    candidates = []
-    for written, greedy in texts:
-        verdict = verifier.verify(written.text, sampled.problem.answer or "")
-        candidates.append(
-            {
-                "model": policy,
-                "text": written.text,
-                "answer": verdict.answer,
-                "correct": verdict.correct,
-                "tokens": written.tokens,
-                "finish": written.finish,
-                **({"greedy": True} if greedy else {}),
+        sampling: dict[str, Any] = {
+            "n": self.n,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "max_tokens": self.max_tokens,
+            "seed": run.seed,
+            "prompt": self.prompt,
+            "instruction": self.instruction,
+        }
+        judge: dict[str, Any] = {
+            "verifier": self.verifier,
+            "answers": self.answers,
+            "isolation": self.isolation,
+        }
+        if path.exists():
+            facts = {**asdict(Sampling(greedy=False, **sampling)), **verifier_facts(**judge)}
+            facts |= {"limit": None, "columns": None}
+            asked = {
+                "policy": run.policy.name,
+                "settings": facts,
+                "input": run_input(problems).manifest,
+                "models": {"policy": run.policy.identity},
             }
-        )
-    return {
-        "id": sampled.problem.id,
-        "question": sampled.problem.text,
-        "gold": sampled.problem.answer,
-        "candidates": candidates,
-    }
+            check_same(path, asked)
+            run.note(f"{path} has the candidates of an earlier run with these settings")
+        else:
+            sample(problems, run.policy, **sampling, **judge, out=path, progress=run.progress)
+        return path
 
 
 def _examples(
@@ -1135,34 +938,6 @@ def _examples(
     }
     text = "The chosen candidate and another one."
     return examples_of(sorts, lambda pair: _pair(*pair, sheet, how, checks), text=text)
-
-
-def known(figures: Figures) -> dict[str, Figure]:
-    """The figures; without an interval those that rest on choices of which more than half are of unknown correctness.
-
-    The resamples tell of the known choices alone, so that an interval would claim to be sure of the others.
-    """
-    unknown = {
-        name.removeprefix("unknown/").removesuffix("/unknown")
-        for name, figure in figures.items()
-        if (name.startswith("unknown/") or name.endswith("/unknown")) and (figure.value or 0.0) > 0.5
-    }
-
-    def bases(name: str) -> set[str]:
-        """What a figure rests on: METHOD/N, or policy/POLICY."""
-        what, _, rest = name.partition("/")
-        if what == "policy":
-            return {name.partition("/auc/")[0].removesuffix("/accuracy")}
-        if what == "held out":
-            return {method for method in unknown if by_grader(method)}
-        other = "best orm" if what == "over orm" else "majority"
-        more = {f"{other}/{rest.rpartition('/')[2]}"} if what.startswith("over ") else set()
-        return {rest} | more if what == "accuracy" or more else set()
-
-    return {
-        name: figure if unknown.isdisjoint(bases(name)) else replace(figure, low=None, high=None)
-        for name, figure in figures.items()
-    }
 
 
 def best_way(items: Sequence[Item], figures: Figures, most: int) -> str | None:
@@ -1286,47 +1061,19 @@ def accuracy_table(items: Sequence[Item], figures: Figures) -> Table:
     )
 
 
-def _more_tables(items: Sequence[Item], figures: Figures, how: str) -> tuple[Table, ...]:
-    """Expected tokens a problem by N, rank correlation of score and length, and each policy, where they are known."""
+def _token_table(items: Sequence[Item], figures: Figures) -> tuple[Table, ...]:
+    """Expected tokens a problem by N, where they are known."""
     sizes = [str(n) for n in items[0]["sizes"]]
     readers = {"policy": "Policy", "prm": "PRM", "outcome": "Outcome model"}
-    prices: dict[str, Column] = {label: ("count", f"tokens/{who}/{{}}") for who, label in readers.items() if f"tokens/{who}/{sizes[-1]}" in figures}  # fmt: skip
-    hows = [one for one in (*AGGREGATES, "orm", CORRECTNESS) if any(f"length/{of}/{one}" in figures for of in MEASURES)]  # fmt: skip
-    policies = [name[7:-9] for name in figures if name.startswith("policy/") and name.endswith("/accuracy")]
-    policies.sort(key=lambda name: (-(figures[f"policy/{name}/accuracy"].value or 0.0), name))
-    tables = (
-        table_of(
-            "Tokens a problem",
-            "N",
-            sizes if prices else (),
-            prices,
-            figures,
-            note="Means over the problems whose candidates all have a count. A choice by PRM or a weighted vote pays policy and PRM; a majority vote only the policy.",
-        ),
-        table_of(
-            "Does the score follow the length",
-            "Score",
-            hows,
-            {f"Length in {of}": ("coefficient", f"length/{of}/{{}}") for of in MEASURES},
-            figures,
-            label=lambda one: "(correctness itself)" if one == CORRECTNESS else one,
-            note="Rank correlation of score and length within each problem, averaged over problems; a dash where they never differ. "
-            "Correctness itself: what a perfect score would show.",
-        ),
-        table_of(
-            f"By policy ({how})",
-            "Policy",
-            policies,
-            {
-                "Candidates": value_of(figures, "policy/{}/candidates"),
-                "Accuracy, %": "policy/{}/accuracy",
-                "AUC within the policy": ("number", f"policy/{{}}/auc/{how}"),
-            },
-            figures,
-            note="AUC: how often a right candidate scores above a wrong one of the same policy.",
-        ),
-    )
-    return tuple(table for table in tables if table.rows)
+    columns: dict[str, Column] = {
+        label: ("count", f"tokens/{who}/{{}}")
+        for who, label in readers.items()
+        if f"tokens/{who}/{sizes[-1]}" in figures
+    }
+    if not columns:
+        return ()
+    note = "Means over the problems whose candidates all have a count. A choice by PRM or a weighted vote pays policy and PRM; a majority vote only the policy."
+    return (table_of("Tokens a problem", "N", sizes, columns, figures, note=note),)
 
 
 def price_plot(items: Sequence[Item], figures: Figures, how: str) -> Lines:
@@ -1367,11 +1114,3 @@ def _tokens(figures: Figures, method: str, n: int) -> float | None:
     values = [figure.value if (figure := figures.get(f"tokens/{who}/{n}")) else None for who in readers]
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) and sum(known) > 0 else None
-
-
-def refused_votes(kind: ScoreKind) -> tuple[str, ...]:
-    """Sentences that say which weighted votes are left out, and why."""
-    refusals = {how: why for how in AGGREGATES if (why := vote_refusal(how, kind)) is not None}
-    if len(refusals) == len(AGGREGATES):
-        return (f"No weighted votes: {refusals[AGGREGATES[0]]}.",)
-    return tuple(f"No vote weighted by {how}: {why}." for how, why in refusals.items())

@@ -77,15 +77,39 @@ def first_error(labelled: LabelledSolution, neutral: Neutral = "positive") -> in
 
     A step is wrong when its label is under 0.5; from rollouts, when none of them succeeded (Math-Shepherd's hard
     label, Wang et al. 2024, equation 3). A step that nobody judged before any wrong one leaves it unknown.
+
+    Raises:
+        InputError: a share that is neither 0 nor 1, without the counts of its rollouts.
     """
     for step, judgements in enumerate(labelled.judgements):
         label = _label(judgements, neutral)
         if label is None:
             return None
-        by_rating = any(j.rating is not None for j in judgements)
-        if label < 0.5 if by_rating else label == 0:
+        if any(j.rating is not None for j in judgements):
+            right = label >= 0.5
+        else:
+            right = any_success(judgements, labelled.solution.id) is True
+        if not right:
             return step
     return -1
+
+
+def any_success(judgements: Sequence[Judgement], where: str | None) -> bool | None:
+    """Whether a rollout from a step succeeded; None where none was made.
+
+    Raises:
+        InputError: a share between 0 and 1 without its counts: from which share on a step is right is for the user to say.
+    """
+    tried = [j for j in judgements if j.trials or j.share is not None]
+    share = next((j.share for j in tried if j.share is not None and 0 < j.share < 1), None)
+    if share is not None:
+        raise InputError(
+            f"expected whether each step is right, found the share {share:g}, which is a value. Say from which share on a step is right: "
+            "stepmark convert --hard any (Math-Shepherd's rule: one success) or --hard 0.5; null is a step that nobody judged",
+            where=where,
+            field="labels",
+        )
+    return any(j.successes or j.share for j in tried) if tried else None
 
 
 def ratings_until(solution: Solution, first: int, *, judge: str) -> LabelledSolution:

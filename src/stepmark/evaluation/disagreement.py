@@ -19,7 +19,6 @@ from stepmark.evaluation.base import Evaluation, Run, counted
 from stepmark.evaluation.cases import Case, Neutral, first_error, step_labels
 from stepmark.evaluation.result import EvaluationResult, Figure, Item, shown
 from stepmark.evaluation.scores import CaseScores, Sheet
-from stepmark.evaluation.sources import read_cases
 from stepmark.evaluation.thresholds import ThresholdRule, policies
 from stepmark.evaluation.views import (
     SHOWN,
@@ -33,8 +32,8 @@ from stepmark.evaluation.views import (
     unreadable,
 )
 from stepmark.metrics.intervals import Statistic, ratio_statistic, wilson
-from stepmark.models.lazy import Lazy
-from stepmark.records import DEFAULT_AXIS, LabelledSolution, StepScores
+from stepmark.models.lazy import note_idle
+from stepmark.records import LabelledSolution, StepScores
 from stepmark.report.evaluation import Report, Section
 from stepmark.report.page import ProblemView
 from stepmark.report.tables import ABSENT, Table
@@ -72,52 +71,44 @@ class Disagreement(Evaluation):
 
     name: ClassVar[str] = "disagreement"
     process: Process = "labels"
-    """What says whether the steps are right: the data's labels, or a PRM's scores. The other is shown beside it where there is one: with labels, the PRM of `scores`, or a PRM other than the default."""
+    """What says whether the steps are right: the data's labels, or a PRM's scores."""
     threshold: str | None = None
-    """A step whose score is under it is an error: a number, argmax, tuned:GROUP (the best on that group's labels), or oracle. Default: the PRM's own."""
+    """Of scores: a step whose score is under it is an error: a number, argmax, tuned:GROUP (the best on that group's labels), or oracle. Default: the PRM's own."""
     neutral: Neutral = "positive"
     """What the neutral class of a three-class PRM, and a neutral human rating, count as."""
 
     def asks_prm(self, run: Run) -> bool:
         """See `Evaluation.asks_prm`."""
-        return run.scores is None and self._graded(run)
+        return run.scores is None and self.process == "scores"
 
-    def _graded(self, run: Run) -> bool:
-        default = isinstance(run.prm, Lazy) and run.prm.name == "default"
-        return self.process == "scores" or run.scores is not None or not (run.prm is None or default)
-
-    def read(self, run: Run) -> Sequence[Case]:
-        """See `Evaluation.read`."""
-        return read_cases(run.data, columns=run.columns, axis=run.axis or DEFAULT_AXIS)
+    def check(self, run: Run) -> None:
+        """See `Evaluation.check`."""
+        if self.process == "labels":
+            why = "the steps are judged by labels; `process` scores asks the PRM"
+            note_idle({"scores": run.scores, "threshold": self.threshold}, {"scores": why, "threshold": why})
 
     def measure(self, run: Run) -> EvaluationResult:
         """See `Evaluation.measure`."""
         cases = run.take(self.read(run))
-        return self.of_cases(cases, run, run.grade(cases) if self._graded(run) else None)
-
-    def of_cases(self, cases: Sequence[Case], run: Run, sheet: Sheet | None = None) -> EvaluationResult:
-        """The 2x2 of process and outcome, by labels, by scores, or by both side by side."""
-        if self.threshold is not None and sheet is None:
-            raise UsageError(
-                f"`threshold` {self.threshold} is for a PRM's scores, and there are none: give `scores`, `prm`, or `process` scores"
-            )
         if all(case.outcome is None for case in cases):
             raise UsageError("expected data that says whether final answers are right; it says so of none")
+        return self.of_cases(cases, run, run.grade(cases) if self.process == "scores" else None)
+
+    def of_cases(self, cases: Sequence[Case], run: Run, sheet: Sheet | None = None) -> EvaluationResult:
+        """The 2x2 of process and outcome, by the labels of cases or by their scores."""
         chosen: dict[str, ThresholdRule] = {}
         if sheet is not None:
             truth = {case.id: first_error(case.labelled, self.neutral) for case in cases}
             chosen = policies(self.threshold, sheet, sheet.groups, truth)
         items = items_of(cases, sheet, chosen, neutral=self.neutral)
-        present = sources_of(items)
-        if self.process not in present:
+        if all(item[self.process] is None for item in items):
             raise UsageError(
                 "`process` labels: no solution of this data has all its steps judged; take a PRM's scores: `process` scores"
-                if self.process == "labels"
-                else "`process` scores: there are none that judge the steps; name a PRM or a file: `prm` or `scores`"
+                if sheet is None
+                else "`process` scores: the PRM judges no solution to its end"
             )
         figures = widened(run.figures(items, self.statistic(items), _thresholds(items, chosen)), items)
-        order = (self.process, *(source for source in present if source != self.process))
-        report = self._report(cases, sheet, items, chosen, figures, order)
+        report = self._report(cases, sheet, items, chosen, figures)
         prm = "labels" if sheet is None else sheet.prm
         return run.result(self, report, figures, items, prm=prm, identity=sheet.identity if sheet else None)
 
@@ -128,8 +119,6 @@ class Disagreement(Evaluation):
 
         - `right`, `lucky`, `unlucky`, `wrong`: of all whose steps and outcome are known;
         - `lucky-of-right`: a wrong step, of those with a right answer; `unlucky-of-wrong`: no wrong step, of those with a wrong one.
-
-        With both sources PART/both/same-cell, of the cases for which all three are known: the PRM's cell is the labels'.
         """
         return ratio_statistic(ratios(items))
 
@@ -140,16 +129,13 @@ class Disagreement(Evaluation):
         items: Sequence[Item],
         chosen: Mapping[str, ThresholdRule],
         figures: Figures,
-        order: Sequence[Process],
     ) -> Report:
-        """What is shown; `order` are the sources, the main one first."""
-        groups = list(parts_of(items))
+        groups, main = list(parts_of(items)), self.process
+        whole = groups[-1]
         named = dict.fromkeys(j.judge for case in cases for step in case.labelled.judgements for j in step)
-        judges: dict[str, str] = {
-            "labels": f"labels ({', '.join(named) or 'none'})",
-            "scores": "scores" if sheet is None else sheet.prm,
-        }
-        main, whole = order[0], groups[-1]
+        judges = {"scores": sheet.prm} if sheet is not None else {}
+        if f"{whole}/labels/lucky" in figures:
+            judges["labels"] = f"labels ({', '.join(named)})"
         lucky, unlucky = (
             figures[f"{whole}/{main}/{what}"] for what in ("lucky-of-right", "unlucky-of-wrong")
         )
@@ -158,55 +144,55 @@ class Disagreement(Evaluation):
 
         def show(item: Item) -> ProblemView:
             row = rows[item["id"]]
-            outcome = _OUTCOMES[item["outcome"]]
             labels = {None: "not known", True: "no wrong step", False: "a wrong step"}[item["labels"]]
             first = item["found"] if sheet is not None else item["label"]
-            note, policy = f"{outcome}; labels: {labels}", chosen.get(row.case.group)
-            return problem(row, card(row, sheet, note, policy=policy, first_error=first))
+            note = f"{_OUTCOMES[item['outcome']]}; labels: {labels}"
+            return problem(row, card(row, sheet, note, policy=chosen.get(row.case.group), first_error=first))
 
-        sorts: dict[str, Sequence[Item]] = {}
-        if "scores" in order:
+        sorts: dict[str, Sequence[Item]] = {
+            title: [item for item in items if cell_of(item[main], item["outcome"]) == name]
+            for name, title in CELLS.items()
+        }
+        if sheet is not None:
             high, low = confident(items)
-            sorts["Scored high, and the answer is wrong"] = high[:SHOWN]
-            sorts["Scored low, and the answer is right"] = low[:SHOWN]
-        for name, title in CELLS.items():
-            sorts[title] = [item for item in items if cell_of(item[main], item["outcome"]) == name]
+            sorts = {
+                "Scored high, and the answer is wrong": high[:SHOWN],
+                "Scored low, and the answer is right": low[:SHOWN],
+            } | sorts
         return Report(
             title=f"Process and outcome: {'labels' if sheet is None else sheet.prm}",
             verdict=f"According to {judges[main]}, {shown(lucky)} % of the right answers rest on a wrong step, and {shown(unlucky)} % of the wrong "
             "ones have none.",
             facts=(
-                *_facts(cases, items, order, judges, sheet),
+                *_facts(cases, items, main, sheet),
                 "In brackets: 95 % bootstrap intervals over problems; where a share is 0 or 100 %, Wilson's, because a bootstrap cannot draw what "
                 "was not seen.",
             ),
             tiles=tiles_of(
                 figures,
                 {
-                    **{
-                        f"Wrong step in right answers, {name} (%)": f"{name}/{main}/lucky-of-right"
-                        for name in (groups if len(groups) <= 5 else groups[-1:])
-                    },
+                    f"Wrong step in right answers, {whole} (%)": f"{whole}/{main}/lucky-of-right",
                     f"No wrong step in wrong answers, {whole} (%)": f"{whole}/{main}/unlucky-of-wrong",
-                    "PRM agrees with the labels (%)": f"{whole}/both/same-cell",
                 },
             ),
             sections=(
                 Section(
                     title="Process and outcome",
-                    text="Are all steps right, and is the final answer? The threshold stands beside every number that rests on scores.",
-                    items=_tables(
-                        [f"{group}/{source}" for group in groups for source in order], judges, items, figures
+                    text="Are all steps right, and is the final answer?",
+                    items=(
+                        _table(
+                            [f"{group}/{source}" for group in groups for source in judges],
+                            judges,
+                            items,
+                            figures,
+                        ),
                     ),
                 ),
                 Section(
                     title="Examples",
-                    text=f"Grouped according to {judges[main]}."
-                    + (
-                        ""
-                        if sheet is not None
-                        else " The numbers on the steps are the labels: 1 right, 0 wrong."
-                    ),
+                    text=""
+                    if sheet is not None
+                    else "The numbers on the steps are the labels: 1 right, 0 wrong.",
                     items=examples_of(sorts, show),
                 ),
             ),
@@ -276,12 +262,6 @@ def items_of(
     return items
 
 
-def sources_of(items: Sequence[Item]) -> tuple[Process, ...]:
-    """What says something of the steps of any item."""
-    known: tuple[Process, ...] = ("labels", "scores")
-    return tuple(source for source in known if any(item[source] is not None for item in items))
-
-
 def parts_of(items: Sequence[Item]) -> dict[str, list[bool]]:
     """Name to membership of each item: the groups, and all together where there are several."""
     groups = list(dict.fromkeys(item["group"] for item in items))
@@ -291,22 +271,17 @@ def parts_of(items: Sequence[Item]) -> dict[str, list[bool]]:
 
 def ratios(items: Sequence[Item]) -> dict[str, tuple[list[float], list[float]]]:
     """Every figure of the statistic: which items count, and which are in question."""
-    present = sources_of(items)
-    cells = {source: [cell_of(item[source], item["outcome"]) for item in items] for source in present}
     columns: dict[str, tuple[list[float], list[float]]] = {}
-    for part, member in parts_of(items).items():
-        for source, known in cells.items():
+    for source in ("labels", "scores"):
+        if all(item[source] is None for item in items):
+            continue
+        known = [cell_of(item[source], item["outcome"]) for item in items]
+        for part, member in parts_of(items).items():
             for what, pair in _RATIOS.items():
                 above, below = (
                     [float(m and c in of) for m, c in zip(member, known, strict=True)] for of in pair
                 )
                 columns[f"{part}/{source}/{what}"] = above, below
-        if len(present) == 2:
-            both = [
-                m and a is not None and b is not None for m, a, b in zip(member, *cells.values(), strict=True)
-            ]
-            same = [float(m and a == b) for m, a, b in zip(both, *cells.values(), strict=True)]
-            columns[f"{part}/both/same-cell"] = same, [float(m) for m in both]
     return columns
 
 
@@ -333,21 +308,13 @@ def _thresholds(items: Sequence[Item], chosen: Mapping[str, ThresholdRule]) -> d
     words: dict[str, str] = {}
     for part, member in parts_of(items).items() if chosen else ():
         groups = dict.fromkeys(item["group"] for item, m in zip(items, member, strict=True) if m)
-        policy = "; ".join(dict.fromkeys(chosen[group].words for group in groups))
-        words |= {f"{part}/scores": policy, f"{part}/both": policy}
+        words[f"{part}/scores"] = "; ".join(dict.fromkeys(chosen[group].words for group in groups))
     return words
 
 
-def _facts(
-    cases: Sequence[Case],
-    items: Sequence[Item],
-    order: Sequence[Process],
-    judges: Mapping[str, str],
-    sheet: Sheet | None,
-) -> list[str]:
+def _facts(cases: Sequence[Case], items: Sequence[Item], main: Process, sheet: Sheet | None) -> list[str]:
     facts = [f"{counted(items)}. Process: whether every step is right; outcome: whether the final answer is."]
-    asked = {"the outcome": "outcome"} | {f"the process according to {judges[of]}": of for of in order}
-    for what, key in asked.items():
+    for what, key in (("the outcome", "outcome"), (f"the process by {main}", main)):
         if unknown := sum(item[key] is None for item in items):
             facts.append(f"In no share: {amount(unknown, 'solution')} of which {what} is not known.")
     if sheet is not None:
@@ -355,48 +322,37 @@ def _facts(
         facts.append(
             "By a PRM, what is called lucky can be its false alarm, and what is called unlucky an error that it missed."
         )
-    if any(j.kind == "value" for case in cases for step in case.labelled.judgements for j in step):
+    elif any(j.kind == "value" for case in cases for step in case.labelled.judgements for j in step):
         facts.append(
             "Labels from rollouts: a step is wrong when no rollout from its end succeeded, so that a wrong answer always has a wrong step."
         )
     return facts
 
 
-def _tables(
-    rows: Sequence[str], judges: Mapping[str, str], items: Sequence[Item], figures: Figures
-) -> tuple[Table, Table]:
-    """Shares of the four cells, and the shares that matter, a row for each GROUP/SOURCE."""
+def _table(rows: Sequence[str], judges: Mapping[str, str], items: Sequence[Item], figures: Figures) -> Table:
+    """The shares that matter and those of the four cells, a row for each GROUP/SOURCE."""
     counts: dict[str, Counter[bool]] = {}
     for row in rows:
         part, source = row.rsplit("/", 1)
-        known = [cell_of(item[source], item["outcome"]) is not None for item in items]
-        counts[row] = Counter(of for of, m in zip(known, parts_of(items)[part], strict=True) if m)
-
-    def group(row: str) -> str:
-        return row.rpartition("/")[0]
-
-    judged: dict[str, Column] = {"Steps judged by": ("text", lambda row: judges[row.rpartition("/")[2]])}
-    four: dict[str, Column] = {title: f"{{}}/{name}" for name, title in CELLS.items()}
-    solutions: dict[str, Column] = {
+        members = zip(items, parts_of(items)[part], strict=True)
+        counts[row] = Counter(cell_of(item[source], item["outcome"]) is not None for item, m in members if m)
+    columns: dict[str, Column] = {
+        "Steps judged by": ("text", lambda row: judges[row.rpartition("/")[2]]),
+        "Threshold": ("text", lambda row: figures[f"{row}/lucky"].policy or ABSENT),
+        "Lucky, of right answers": "{}/lucky-of-right",
+        "Unlucky, of wrong answers": "{}/unlucky-of-wrong",
+        **{title: f"{{}}/{name}" for name, title in CELLS.items()},
         "Solutions": lambda row: counts[row][True],
         "Not known": lambda row: counts[row][False],
     }
-    rates: dict[str, Column] = {
-        "Threshold": ("text", lambda row: figures[f"{row}/lucky-of-right"].policy or ABSENT),
-        "Lucky, of right answers": "{}/lucky-of-right",
-        "Unlucky, of wrong answers": "{}/unlucky-of-wrong",
-    }
-    if len({row.rpartition("/")[2] for row in rows}) == 2:
-        rates["Same cell as the labels"] = (
-            "share",
-            lambda row: figures.get(f"{group(row)}/both/same-cell") if row.endswith("/scores") else "",
-        )
-    note = "Of the solutions whose steps and outcome are known."
-    return (
-        table_of(
-            "The four cells (%)", "Group", rows, judged | four | solutions, figures, label=group, note=note
-        ),
-        table_of("Where process and outcome part (%)", "Group", rows, judged | rates, figures, label=group),
+    return table_of(
+        "Where process and outcome part (%)",
+        "Group",
+        rows,
+        columns,
+        figures,
+        label=lambda row: row.rpartition("/")[0],
+        note="The four cells are shares of the solutions whose steps and outcome are known.",
     )
 
 

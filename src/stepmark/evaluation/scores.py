@@ -188,12 +188,18 @@ def read_scores(
 
 
 def _identity(path: str | Path) -> str | None:
-    """The identity of the PRM in the manifest beside a file of scores."""
-    try:
-        manifest = json.loads(Path(f"{path}.manifest.json").read_text(encoding="utf-8"))
-        identity = manifest["models"]["prm"]
-    except (OSError, ValueError, KeyError, TypeError):
+    """The identity of the PRM in the manifest beside a file of scores; None where there is no manifest, or it names no PRM."""
+    file = Path(f"{path}.manifest.json")
+    if not file.exists():
         return None
+    try:
+        identity = dict(json.loads(file.read_bytes())).get("models", {}).get("prm")
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"expected the manifest of a run, found none that can be read ({error}). It says whose the scores in {path} are: delete it to "
+            "measure them without",
+            where=str(file),
+        ) from None
     return identity if isinstance(identity, str) else None
 
 

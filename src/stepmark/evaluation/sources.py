@@ -2,9 +2,6 @@
 
 Every format of `stepmark.data.formats` is read, lists of candidates among them (`id`, `question`, `gold`, `candidates`, each with
 `model`, `text`, `answer`, `correct`, `tokens`).
-
-Where a share of rollouts comes without their number, only whether any succeeded becomes a label, as Math-Shepherd's hard labels
-have it: a rating 1 or -1 of kind "value", with the share in its note.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ from stepmark.data.solutions import candidates_of, solutions_of, ungraded
 from stepmark.data.traces import TRACES, chat_rows
 from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, unique
-from stepmark.records import DEFAULT_AXIS, Judgement, LabelledSolution, Step, read_record
+from stepmark.records import DEFAULT_AXIS, LabelledSolution, Step, read_record
 
 
 def _math_shepherd(rows: Iterable[Row]) -> Iterator[Case]:
@@ -41,13 +38,13 @@ def _math_shepherd(rows: Iterable[Row]) -> Iterator[Case]:
 def _labels(row: Row) -> Case:
     result = labels.from_row(row)
     case = _case(result, group=result.solution.problem.source or "")
-    return replace(case, id=result.solution.id or result.where, labelled=result.labelled)
+    return replace(case, id=result.solution.id or result.where)
 
 
 def _case(row: LabelledRow, *, group: str, answer: str | None = None) -> Case:
     return Case(
         id=row.solution.id or row.origin,
-        labelled=replace(row.labelled, judgements=tuple(map(_any, row.labelled.judgements))),
+        labelled=row.labelled,
         where=row.where,
         group=group,
         outcome=row.outcome,
@@ -55,16 +52,6 @@ def _case(row: LabelledRow, *, group: str, answer: str | None = None) -> Case:
         answer=answer,
         unchecked=row.outcome is None,
     )
-
-
-def _any(step: tuple[Judgement, ...]) -> tuple[Judgement, ...]:
-    own = [judgement for judgement in step if judgement.axis == DEFAULT_AXIS]
-    shares = [judgement.share for judgement in own if judgement.share is not None]
-    if not shares:
-        return step
-    note = f"share of rollouts that succeeded: {' and '.join(f'{share:g}' for share in shares)}"
-    others = (judgement for judgement in step if judgement.axis != DEFAULT_AXIS)
-    return (Judgement(kind="value", judge=own[0].judge, rating=1 if any(shares) else -1, note=note), *others)
 
 
 def files_of(

@@ -32,7 +32,6 @@ from stepmark.errors import InputError, UsageError
 from stepmark.integrations.candidates import (
     CandidateGrader,
     GradedText,
-    explanation,
     facts_of,
     grade_texts,
     loaded,
@@ -311,7 +310,7 @@ def _score(graded: GradedText) -> Score:
         return Score.unscored(
             reason="scoring_failed",
             answer=answer,
-            explanation=f"{why}\n\n{explanation(scored)}",
+            explanation=f"{why}\n\n{scored}",
             metadata=facts,
         )
-    return Score(value=scored.score, answer=answer, explanation=explanation(scored), metadata=facts)
+    return Score(value=scored.score, answer=answer, explanation=str(scored), metadata=facts)

@@ -39,7 +39,6 @@ def write_report(
     title: str,
     settings: Mapping[str, str] | None = None,
     note: str | None = None,
-    outcome_threshold: float | None = None,
     limit: int = SHOWN,
 ) -> None:
     """Write graded solutions as one HTML file; the file is there complete or not at all.
@@ -53,8 +52,6 @@ def write_report(
         title: of the page.
         settings: name to value, shown on demand: what the solutions were graded with.
         note: one more sentence under the title.
-        outcome_threshold: an outcome at or over it is good, one under it is bad; disagreement of outcome and
-            steps is found by that. None: 0.5 if every outcome lies in [0, 1], otherwise disagreement is not shown.
         limit: how many solutions to show. Problems are shown whole, first come first, until one does not fit;
             a first problem of more solutions than that is cut.
 
@@ -65,7 +62,7 @@ def write_report(
     if limit < 1:
         raise UsageError(f"expected a positive limit of solutions to show, found {limit}")
     check_writable(path)
-    tally = _ReportCounts(outcome_threshold=outcome_threshold)
+    tally = _ReportCounts()
     groups: dict[tuple[str, str | None], list[GradedSolution]] = {}
     count = 0
     for result in scored:
@@ -103,7 +100,6 @@ def _check(result: GradedSolution) -> None:
 class _ReportCounts:
     """What is true of all solutions, counted as they stream past."""
 
-    outcome_threshold: float | None
     solutions: int = 0
     problems: set[bytes] = field(default_factory=set)
     verdicts: Counter[str] = field(default_factory=Counter)
@@ -143,14 +139,11 @@ class _ReportCounts:
             self.outside += not 0 <= result.outcome <= 1
             if result.outcome_model is not None:
                 self.outcome_models[result.outcome_model] = None
-            threshold = 0.5 if self.outcome_threshold is None else self.outcome_threshold
-            self.disagreements += _disagreement(result, threshold) is not None
+            self.disagreements += _disagreement(result, 0.5) is not None
 
     @property
     def good_from(self) -> float | None:
-        """The outcome from which a solution is good; None when outcomes cannot be told good from bad."""
-        if self.outcome_threshold is not None:
-            return self.outcome_threshold
+        """The outcome from which a solution is good: 0.5; None when outcomes are not all in [0, 1]."""
         return 0.5 if self.outcomes and not self.outside else None
 
     def summary(
@@ -193,7 +186,7 @@ class _ReportCounts:
             models = f" of {', '.join(self.outcome_models)}" if self.outcome_models else ""
             if self.good_from is None:
                 yield (
-                    f"Outcomes{models} are not all in [0, 1] and no threshold was given for them, so disagreements "
+                    f"Outcomes{models} are not all in [0, 1], so disagreements "
                     "of outcome and steps are not shown."
                 )
             else:
