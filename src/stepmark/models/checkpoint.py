@@ -354,7 +354,27 @@ def _pairs(tensors: Tensors, config: Mapping[str, Any], backbone: Any) -> dict[s
                     f"{target} is {(out, into)}"
                 )
         pairs[target] = (down, up)
+    if lacking := sorted(_targets(config, backbone) - pairs.keys()):
+        raise CheckpointError(
+            f"{folder}: by target_modules of {ADAPTER_FILE} the adapter changes {', '.join(lacking[:3])} ({amount(len(lacking), 'module')}), "
+            "and its weights hold nothing for them; fetch the whole adapter, or name the layers that it changes in layers_to_transform"
+        )
     return pairs
+
+
+def _targets(config: Mapping[str, Any], backbone: Any) -> set[str]:
+    """The linear modules that the config says are changed; empty where it says so by a pattern, which only peft can read."""
+    names, layers = config.get("target_modules"), config.get("layers_to_transform")
+    if not isinstance(names, list) or config.get("exclude_modules"):
+        return set()
+    numbers = None if layers is None else {str(n) for n in (layers if isinstance(layers, list) else [layers])}
+    return {
+        module
+        for module, kind in backbone.named_modules()
+        if isinstance(kind, torch.nn.Linear)
+        and any(f".model.{module}".endswith(f".{name}") for name in names)
+        and (numbers is None or numbers & set(module.split(".")))
+    }
 
 
 def _replaced(backbone: Any, name: str, tensor: Tensor, folder: Path) -> bool:
