@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 
-import stepmark
 from stepmark.cli import doctor, main
 from stepmark.cli.doctor import Check
 from stepmark.errors import CheckpointError, UsageError
@@ -124,23 +123,12 @@ def test_the_sandbox(monkeypatch):
     assert (check.state, check.text) == ("missing", "bubblewrap is not installed")
 
 
-def test_grading(monkeypatch):
-    scores = [[0.9, 0.2]]
-    prm = SimpleNamespace(score=lambda problem, steps: scores[-1])
-    monkeypatch.setattr(stepmark, "load_prm", lambda name: prm)
-    assert doctor.check_grading().state == "ok"
-    scores.append([0.9, float("nan")])
-    assert doctor.check_grading().state == "broken"
-    monkeypatch.setattr(stepmark, "load_prm", lambda name: (_ for _ in ()).throw(RuntimeError("libx.so")))
-    assert doctor.check_grading().text == "the default PRM failed: libx.so"
-
-
 def test_the_command(monkeypatch, capsys):
     checks = [
         Check(name="core", state="ok", text="numpy 2.4"),
         Check(name="local", state="missing", text="torch", todo="pip install 'stepmark[local]'"),
     ]
-    monkeypatch.setattr(doctor, "examine", lambda *, deep: iter(checks))
+    monkeypatch.setattr(doctor, "examine", lambda: iter(checks))
     assert main(["doctor"]) == 0  # what is missing is no error
     out = capsys.readouterr().out
     assert (

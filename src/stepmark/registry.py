@@ -75,12 +75,7 @@ class Registry(Mapping[str, str]):
         return None if self._base is None else self._base()
 
     def load(self, name: str) -> Any:
-        """The object behind a name, or behind "package.module:Attribute".
-
-        Raises:
-            UnknownNameError: no such name; the message gives the nearest ones.
-            UsageError: the module does not import, or has no such attribute.
-        """
+        """The object behind a name, or behind "package.module:Attribute"."""
         target = self._entries.get(name)
         if target is None:
             if not FACTORY.fullmatch(name):
@@ -103,10 +98,6 @@ class Registry(Mapping[str, str]):
             name: a name here, or "package.module:factory".
             attributes: names that it must have.
             article: of `what`, in messages.
-
-        Raises:
-            UnknownNameError: no such name.
-            UsageError: nothing to call, a call or an import that raised a foreign error, or something else made.
         """
         thing = f"{article} {self.what}"
         factory = _called(lambda: self.load(name), name, "importing it")
@@ -132,10 +123,6 @@ class Registry(Mapping[str, str]):
         Returns:
             The method; and for one of the caller's own the run's fingerprint beside name and settings: how it was called, and the hash of the
             source of each module that defines it.
-
-        Raises:
-            UnknownNameError: no such method.
-            UsageError: what is no such method, a setting that it does not have or take, or settings for a method that is made already.
         """
         if not isinstance(method, str):
             if settings:

@@ -1,7 +1,7 @@
 """Labels of people as files that train: every format is written by `data.formats`, from labelled solutions made here.
 
-In the view `decided` an item's row is the admin's decision, else what the annotators agree on (`agreement`, a rule of
-`labels.consensus`), or what the only annotator says; an item without agreement is dropped, and counted.
+In the view `decided` an item's row is the admin's decision, else what the annotators agree on (`labels.consensus`:
+the first error in mode first_error, the majority in per_step), or what the only annotator says; an item without agreement is dropped, and counted.
 
 Answers that are not submitted are left out. Unsure flags, notes, types of errors, seconds and times stand in the judgement's note and in
 `meta.annotation`, and nowhere else: what a format cannot hold is left out.
@@ -19,14 +19,13 @@ from stepmark.annotation.project import Project
 from stepmark.data.formats.rows import Counts, LabelledRow, Writing
 from stepmark.data.labelled import write_labelled
 from stepmark.errors import InputError, UsageError
-from stepmark.labels.consensus import Consensus
+from stepmark.labels.consensus import Consensus, Rule
 from stepmark.records import Judgement, LabelledSolution
 from stepmark.registry import unknown_name
 from stepmark.settings import settings
 from stepmark.words import amount
 
 View = Literal["together", "annotators", "decided"]
-Agreement = Literal["first-error-agrees", "majority"]
 Steps = tuple[tuple[Judgement, ...], ...]
 
 FORMATS: Mapping[str, tuple[str, View]] = {
@@ -51,8 +50,6 @@ class Exporting:
     """stepmark, prm800k, trl, math-shepherd, processbench or who-and-when."""
     view: View | None = None
     """Which rows there are; None: `together` for stepmark, `annotators` for prm800k, `decided` for the others."""
-    agreement: Agreement | None = None
-    """The rule of agreement in the view `decided`; None: `first-error-agrees` in mode first_error, `majority` in per_step."""
     neutral: Literal["positive", "negative", "drop"] | None = None
     """What a neutral rating becomes where a format has only right and wrong."""
     unfinished: bool = False
@@ -161,8 +158,7 @@ class _RowMaker:
         judged = self._judged(answers)
         if len(answers) == 1:
             return judged
-        usual: Agreement = "first-error-agrees" if self.project.mode == "first_error" else "majority"
-        rule = self.settings.agreement or usual
+        rule: Rule = "first-error-agrees" if self.project.mode == "first_error" else "majority"
         view = Consensus(rule=rule, axis=self.project.axis).view(
             LabelledSolution(solution=self.item.solution, judgements=judged)
         )

@@ -189,12 +189,7 @@ def _project(data: dict[str, Any], where: str, folder: Path) -> Project:
 
 
 def _check_settings(project: Project) -> None:
-    """Refuse settings that are each right and do not work together.
-
-    Raises:
-        SettingError: a blank name, `allow_neutral` in mode `first_error`, error types that are blank or alike.
-        UnknownNameError: no such format.
-    """
+    """Refuse settings that are each right and do not work together."""
     for key, text in (
         ("axis", project.axis),
         ("name", project.title),

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from stepmark.annotation.export import Agreement, Exporting, View, export
+from stepmark.annotation.export import Exporting, View, export
 from stepmark.data.formats.rows import Counts
 from stepmark.data.reading import read_rows
 from stepmark.errors import InputError, MissingExtraError, UsageError
@@ -143,7 +143,6 @@ def export_labels(
     out: str | Path | None = None,
     format: str = "stepmark",
     view: View | None = None,
-    agreement: Agreement | None = None,
     neutral: Literal["positive", "negative", "drop"] | None = None,
     unfinished: bool = False,
     force: bool = False,
@@ -156,8 +155,6 @@ def export_labels(
         format: the format to write: stepmark, prm800k, trl, math-shepherd, processbench or who-and-when.
         view: "together", a row an item with all judgements; "annotators", a row an answer; "decided", a row an item with the decision.
             Default: together for stepmark, annotators for prm800k, decided for the others.
-        agreement: how several annotators agree, in the view decided. Default: first-error-agrees in mode first_error, majority in
-            per_step.
         neutral: what a neutral rating becomes where a format has only right and wrong.
         unfinished: export answers that are not submitted too.
         force: overwrite a file that is there.
@@ -172,7 +169,6 @@ def export_labels(
     settings = Exporting(
         format=format,
         view=view,
-        agreement=agreement,
         neutral=neutral,
         unfinished=unfinished,
     )

@@ -81,9 +81,6 @@ def export(
     view: Annotated[Literal["together", "annotators", "decided"] | None, opt.in_common("--view")] = None,
     neutral: Annotated[Literal["positive", "negative", "drop"] | None, opt.in_common("--neutral")] = None,
     force: Annotated[bool, opt.in_common("--force")] = False,
-    agreement: Annotated[
-        Literal["first-error-agrees", "majority"] | None, opt.in_method("--agreement")
-    ] = None,
     unfinished: Annotated[bool, opt.in_method("--unfinished")] = False,
 ) -> int:
     """See `annotation.run.export_labels`."""
@@ -94,7 +91,6 @@ def export(
         view=view,
         neutral=neutral,
         force=force,
-        agreement=agreement,
         unfinished=unfinished,
     )
     print_note(exported.summary)

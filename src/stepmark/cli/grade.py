@@ -53,7 +53,7 @@ def grade_command(
         str | None,
         opt.in_output(
             "--push",
-            help="Send the scores to the tracer that the traces are from, when they stand in --out: langfuse-scores, langsmith-feedback, phoenix-annotations or otel-evaluations. Address and keys are those of its own environment variables.",
+            help="Send the scores to the tracer that the traces are from, when they stand in --out: langfuse-scores, langsmith-feedback or phoenix-annotations. Address and keys are those of its own environment variables.",
         ),
     ] = None,
     place: opt.BatchDevice = opt.BatchDevice(),

@@ -64,11 +64,7 @@ CONTENT = ("steps", "solution", "solutions", "messages")
 def parse_columns(
     text: str, *, setting: str = "columns", example: str = "problem=question,solution=response"
 ) -> dict[str, str]:
-    """Read the columns of a command line: "problem=question,solution=response".
-
-    Raises:
-        UsageError: no pair of names, or a name twice.
-    """
+    """Read the columns of a command line: "problem=question,solution=response"."""
     columns: dict[str, str] = {}
     for pair in text.split(","):
         name, equals, column = (part.strip() for part in pair.partition("="))

@@ -143,7 +143,7 @@ def convert(
 
     Args:
         source: a file or a folder of them (JSON lines, CSV, TSV, Parquet, a JSON list or document, .eval), dicts, records, a data set or a data frame.
-        to: the format to write: stepmark-labels, prm800k, math-shepherd, trl, rlhflow, processbench or who-and-when; of conversations chat; of graded traces langfuse-scores, langsmith-feedback, phoenix-annotations or otel-evaluations.
+        to: the format to write: stepmark-labels, prm800k, math-shepherd, trl, rlhflow, processbench or who-and-when; of conversations chat; of graded traces langfuse-scores, langsmith-feedback or phoenix-annotations.
         out: write the rows to this file, gzipped if its name ends in .gz; "-" for standard output.
         from_format: the format of the source: one of those, prm800k-flat, potato, solutions, prmbench, openrlhf, inspect, or a trace (otel, messages, sharegpt, chat-calls, responses, swe-agent, mini-swe-agent, openhands, claude-code, codex, gemini-cli, langsmith, langfuse, who-and-when). Default: recognised by the first row of each file.
         columns: names of columns, where they differ: problem=question,solution=response.

@@ -28,9 +28,6 @@ def loaded(name: str, family: str | None = None, tokenizer: str | None = None) -
         name: as `stepmark.load_prm` takes it.
         family: as there.
         tokenizer: as there.
-
-    Raises:
-        CheckpointError, UsageError, MissingExtraError: as `load_prm`.
     """
     from stepmark.models.load import load_prm
 
@@ -47,9 +44,6 @@ class CandidateGrader:
     Args:
         prm: scores.
         settings: aggregate and threshold.
-
-    Raises:
-        UsageError: settings that do not fit the PRM.
     """
 
     def __init__(self, prm: PRM, settings: Grade = _OWN) -> None:

@@ -74,9 +74,6 @@ def prm_scorer(
         marker: the separator, for split "marker" and "auto".
         family: how the PRM is read; None tells it from the checkpoint.
         tokenizer: for a PRM behind a vLLM server, its tokenizer.
-
-    Raises:
-        StepmarkError: the PRM cannot be loaded, or settings do not fit it; raised when the first sample is scored.
     """
     made: list[CandidateGrader] = []
 
@@ -128,9 +125,6 @@ def prm_best_of_n(
         temperature: of the completions; more than 0, or they would be one.
         family: as in `prm_scorer`.
         tokenizer: as in `prm_scorer`.
-
-    Raises:
-        UsageError: a setting that cannot work, a task with tools.
     """
     if n < 1:
         raise UsageError(f"n: expected 1 or more, found {n}")
