@@ -430,7 +430,7 @@ def _checkpoint(given: _Settings) -> _Loading:
     def load() -> PRM:
         from stepmark.models.confidence import ConfidencePRM
         from stepmark.models.engine import Engine, token_budget
-        from stepmark.models.heads import build_head, output_rows
+        from stepmark.models.heads import HeadFunction, build_head, output_rows
         from stepmark.models.local_prm import HeadPRM, ImplicitPRM, LocalPRM, no_head
         from stepmark.models.prm import Ledger
         from stepmark.models.token_head import TokenHeadPRM
@@ -442,7 +442,8 @@ def _checkpoint(given: _Settings) -> _Loading:
         }
         kind = kinds.get(type(head), HeadPRM)
         models: list[tuple[Engine, Any]] = []
-        vocabularies, own = [], no_head
+        vocabularies = []
+        own: HeadFunction = no_head
         # The reference in the policy's precision: else the log-ratio would hold the rounding of one of the two.
         for place in filter(None, (folder, reference)):
             backbone, tokens, tensors = _assemble(place, dtype, devices, given.quantize, spec)
