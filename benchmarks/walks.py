@@ -1,7 +1,8 @@
 """The files that one row, one rollout and one step of a search go through, as docs/architecture.md lists them: `python -m benchmarks.walks`.
 
 Models are loaded before. From the moment at which a run begins with its rows (`store.resumed`), every function of stepmark that is called names
-its file, in the order of the first calls. `ASIDE` is left out: records, settings, and what refuses, words, shows and keeps them.
+its file, in the order of the first calls; a folder of `FOLDERS` counts once. `ASIDE` is left out: records, settings, the opening of files and
+models, and what refuses, words, shows and keeps them.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from stepmark.searches.beam import BeamSearch
 
 ROOT = Path(stepmark.__file__).parent
 ASIDE = (
-    "backends/__init__.py", "errors.py", "models/lazy.py", "models/load.py", "progress.py", "records.py", "registry.py", "settings.py",
-    "store/", "words.py",
+    "backends/__init__.py", "data/json_rows.py", "data/table_rows.py", "errors.py", "models/lazy.py", "models/load.py",
+    "models/policies/__init__.py", "progress.py", "records.py", "registry.py", "settings.py", "store/", "words.py",
 )  # fmt: skip
+FOLDERS = ("data/steps", "verifiers/checks")
 
 
 def walk(run: Callable[[], object]) -> list[str]:
@@ -39,7 +41,7 @@ def walk(run: Callable[[], object]) -> list[str]:
             begun.append(code.co_name)
         name = Path(code.co_filename).relative_to(ROOT).as_posix()
         if begun and not name.startswith(ASIDE):
-            files.setdefault(name)
+            files.setdefault(next((folder for folder in FOLDERS if name.startswith(folder)), name))
 
     threading.setprofile(note)
     sys.setprofile(note)
@@ -71,7 +73,7 @@ def main() -> None:
             return f"{folder}/{next(numbers)}.jsonl"
 
         label = EveryStep(k=1)
-        beam = BeamSearch(width=1, how=Steps(max_steps=1))
+        beam = BeamSearch(width=2, how=Steps(max_steps=2))
         for name, run in {
             "a row is graded": lambda: stepmark.grade(rows, prm, out=out(), progress=False),
             "a rollout becomes a label": lambda: stepmark.label(

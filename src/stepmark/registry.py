@@ -326,7 +326,6 @@ def _put(of: type, instance: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _dataclass(type_: Any) -> type | None:
-    """The dataclass of a field; None for another type."""
     parts = get_args(type_) if get_origin(type_) in (Union, types.UnionType) else (type_,)
     return next((part for part in parts if isinstance(part, type) and is_dataclass(part)), None)
 

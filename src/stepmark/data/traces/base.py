@@ -173,7 +173,6 @@ def logged_messages(
 
 
 def _names(chat: Chat) -> list[str]:
-    """The tools that were called in a conversation."""
     return [call["function"]["name"] for message in chat.messages for call in message.get("tool_calls", ())]
 
 

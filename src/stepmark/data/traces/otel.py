@@ -111,7 +111,6 @@ def _attributes(listed: object) -> dict[str, Any]:
 
 
 def _value(value: object) -> Any:
-    """A value of OTLP JSON as plain JSON."""
     if not isinstance(value, Mapping):
         return value
     if "arrayValue" in value:
