@@ -10,7 +10,6 @@ from cyclopts import Parameter
 from stepmark.cli import options as opt
 from stepmark.cli import print_note
 from stepmark.errors import SettingError, UsageError
-from stepmark.rl.hacking import HackingWatch
 from stepmark.rl.run import train_policy
 from stepmark.rl.settings import Implicit, PolicyTraining, Refitting
 
@@ -87,9 +86,8 @@ def rl_command(
     isolation: opt.IsolationOption | None = None,
     prm_options: Annotated[opt.PRMOptions, opt.without("prm")] = opt.PRMOptions(),
     training: Annotated[PolicyTraining, opt.FIELDS] = PolicyTraining(),
-    watch: Annotated[HackingWatch, opt.FIELDS] = HackingWatch(),
+    threshold: Annotated[float | None, opt.in_method("--threshold")] = None,
     implicit: ImplicitOptions = ImplicitOptions(),
-    implicit_model: Annotated[str | None, opt.in_method("--implicit-model")] = None,
     refit: RefitOptions = RefitOptions(),
     no_reference: Annotated[bool, opt.in_method("--no-reference")] = False,
     dtype: Annotated[Literal["auto", "float32", "bfloat16"], opt.in_machine("--dtype")] = "auto",
@@ -110,9 +108,8 @@ def rl_command(
         answers=answers,
         isolation=isolation,
         columns=columns,
-        watch=watch,
+        threshold=threshold,
         implicit=_switched(Implicit, "implicit", implicit),
-        implicit_model=implicit_model,
         refit=_switched(Refitting, "refit", refit),
         no_reference=no_reference,
         dtype=dtype,
