@@ -112,7 +112,6 @@ def test_rprm_learns_up_to_the_answer():
 
 SETTINGS = [
     (ThinkPRM(), THINK),
-    (ThinkPRM(number_steps=True), THINK),
     (GenPRM(), GEN),
     (GenPRM(mode="direct"), GEN),
     (RPRM(samples=1), R),
