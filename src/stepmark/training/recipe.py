@@ -26,6 +26,7 @@ from stepmark.models.spec import SPEC_FILE, ScoringSpec, read_spec
 from stepmark.records import CheckName, StepScores
 from stepmark.store import atomic_write
 from stepmark.training.examples import (
+    OUT_OF_TIME,
     Dropped,
     Example,
     LabelRules,
@@ -196,7 +197,10 @@ def run_recipe(
                     _, graded = calibrate(made, written.spec, graded, tune=tune, refuted=refuted)
                 read = read_spec(made / SPEC_FILE)
                 written = replace(written, spec=read)
-                done = replace(done, comparison=_comparison(recipe, read, graded, refuted, tuned=tune))
+                comparison = _comparison(recipe, read, graded, refuted, tuned=tune)
+                if comparison is not None:
+                    comparison = replace(comparison, unmade=dropped.counts.get(OUT_OF_TIME, 0))
+                done = replace(done, comparison=comparison)
                 add_note(made, "comparison", done.comparison)
             with atomic_write(made / CARD_FILE) as card:
                 card.write(_card(recipe, written, done, notes, rows=len(rows)))
