@@ -10,12 +10,9 @@ from typing import Any
 
 import pytest
 
-from stepmark.annotation.items import Item, Suggestion, read_items, view
+from stepmark.annotation.items import Suggestion, read_items, view
 from stepmark.annotation.project import Project
-from stepmark.annotation.suggestions import suggest
 from stepmark.errors import InputError
-from stepmark.models.scripted import ScriptedPRM
-from stepmark.records import Solution
 from test_agent_traces import ROWS
 
 TWO = {"problem": "?", "steps": ["a", "b"]}
@@ -141,8 +138,6 @@ def test_evidence_is_a_score_and_no_rating(tmp_path):
         Suggestion(judge="rollout", score=0.75),
         Suggestion(judge="rollout", score=0.5),
     )
-    (item,) = read(tmp_path, labels([rollouts], []), labels="ignore")
-    assert item.suggestions == ()
 
 
 def test_several_judges(tmp_path):
@@ -173,40 +168,10 @@ def test_what_is_no_item_is_refused(tmp_path, rows, said_):
 
 
 RIGHT = ["1 + 1 = 2", "2 + 1 = 3"]
-WRONG = ["1 + 1 = 2", "2 + 1 = 4", "so 4"]
-
-
-def item(name, steps, problem="What is 1 + 1 + 1?"):
-    return Item(id=name, solution=Solution.of(problem, steps))
-
-
-ITEMS = [item("right", RIGHT), item("wrong", WRONG)]
-PRM = {"1 + 1 = 2": 0.9, "2 + 1 = 3": 0.8, "2 + 1 = 4": 0.1, "so 4": 0.5}
 
 
 def suggested(item):
     return [None if one is None else (one.rating, one.score) for one in item.suggestions]
-
-
-def test_a_prm_rates_by_its_own_threshold():
-    found = suggest(ITEMS, ScriptedPRM(PRM, name="sums"))
-    assert [suggested(one) for one in found.items] == [[(1, 0.9), (1, 0.8)], [(1, 0.9), (-1, 0.1), (1, 0.5)]]
-    assert found.items[0].suggestions[0] == Suggestion(judge="sums", rating=1, score=0.9)
-    assert found.without == ()
-    assert ITEMS[0].suggestions == ()
-    strict = suggest(ITEMS, ScriptedPRM(PRM, default_threshold=0.85))
-    assert [rating for rating, _ in suggested(strict.items[0])] == [1, -1]
-    assert [rating for rating, _ in suggested(suggest(ITEMS, ScriptedPRM(PRM), threshold=0.95).items[0])] == [
-        -1,
-        -1,
-    ]
-
-
-def test_margins_are_no_probabilities():
-    margins = {text: 2 * score - 1 for text, score in PRM.items()}
-    found = suggest(ITEMS, ScriptedPRM(margins, score_kind="margin", default_threshold=0.0))
-    assert suggested(found.items[1]) == [(1, None), (-1, None), (1, None)]
-    assert found.items[1].suggestions[1].reason == "margin -0.8, threshold 0"
 
 
 @pytest.mark.parametrize(
@@ -230,6 +195,10 @@ def test_graded_rows_that_cannot_be_used(tmp_path, change, message):
     }
     (item,) = read(tmp_path, row)
     assert suggested(item) == [(-1, 0.1), None]
+    margin = {"scores": [-0.8, 0.2], "score_kind": "margin", "threshold": 0.0}
+    (item,) = read(tmp_path, row | margin)  # no probabilities
+    assert suggested(item) == [(-1, None), (1, None)]
+    assert item.suggestions[0].reason == "margin -0.8, threshold 0"
     with pytest.raises(InputError, match=message) as caught:
         read(tmp_path, row | change)
     assert "items.jsonl" in str(caught.value.where)

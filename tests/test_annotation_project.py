@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from annotation_marks import fold, marks_of_first_error
-from stepmark.annotation.export import Exporting, export
+from annotation_marks import fold
+from stepmark.annotation.export import export
 from stepmark.annotation.items import read_items
 from stepmark.annotation.marks import AnnotatorMarks, Change
 from stepmark.annotation.project import load_project
-from stepmark.data.formats.rows import Counts, ReaderSettings
-from stepmark.data.labelled import read_labelled, write_labelled
 from stepmark.errors import InputError
 
 
@@ -128,7 +126,7 @@ def potato(folder: Path, text: str, *rows: dict[str, Any]) -> Path:
 
 
 def test_the_documented_record():
-    """Potato's documentation: one record, 1, 0, -1 and null for the steps 0 to 3."""
+    """Potato's documentation: 1, 0, -1 and null for the steps 0 to 3."""
     loaded = load_project(EXAMPLE)
     project = loaded.project
     assert (project.title, project.mode) == ("Coding agent, step by step", "per_step")
@@ -137,20 +135,10 @@ def test_the_documented_record():
     log = [Change(kind="rate", step=step, rating=rating) for step, rating in ((0, 1), (1, 0), (2, -1))]
     marks = fold("per_step", 4, [*log, Change(kind="submit")], allow_neutral=True)
     answer = AnnotatorMarks(item="trace_42", account="alice", marks=marks)
-    rows = list(export(project, items, [answer], settings=Exporting(format="potato")))
-    assert rows == [
-        {
-            "instance_id": "trace_42",
-            "annotator": "alice",
-            "mode": "per_step",
-            "steps": [
-                {"index": 0, "reward": 1},
-                {"index": 1, "reward": 0},
-                {"index": 2, "reward": -1},
-                {"index": 3, "reward": None},
-            ],
-        }
-    ]
+    (row,) = export(project, items, [answer])
+    assert isinstance(row, dict)
+    assert row["solution"]["id"] == "trace_42"
+    assert [[j["rating"] for j in step] for step in row["judgements"]] == [[1], [0], [-1], []]
 
 
 def test_all_options_and_what_is_not_taken_up(tmp_path):
@@ -220,19 +208,3 @@ def test_what_is_wrong_in_potatos_file_is_named(tmp_path, text, where, said):
     with pytest.raises(InputError, match=said) as caught:
         load_project(file)
     assert caught.value.where == f"{file}:{where}"
-
-
-def test_an_export_reads_back_as_potatos(tmp_path):
-    file = potato(tmp_path, SCHEME, *[{"id": "q", "question": "?", "steps": ["a", "b", "c"]}])
-    project = load_project(file).project
-    items = read_items(project)
-    answer = AnnotatorMarks(item="q", account="ann", marks=marks_of_first_error(1, 3))
-    counts = Counts()
-    (row,) = export(project, items, [answer], settings=Exporting(format="potato"), tally=counts)
-    assert [step["reward"] for step in row["steps"]] == [1, -1, -1]
-    (tmp_path / "out.jsonl").write_text(json.dumps(row) + "\n")
-    (read,) = read_labelled(
-        tmp_path / "out.jsonl", settings=ReaderSettings(items=str(tmp_path / "data" / "traces.jsonl"))
-    )
-    assert [[j.rating for j in step] for step in read.labelled.judgements] == [[1], [-1], []]
-    assert list(write_labelled([read], "potato")) == [row]

@@ -203,11 +203,11 @@ def test_the_project_page_and_exports(database_url):
             ("Bob", 0),
         ]
         assert data["agreement"]["items"] == 0
-        exported = admin.get("/api/export", params={"format": "potato"})
+        exported = admin.get("/api/export", params={"format": "prm800k"})
         rows = [json.loads(line) for line in exported.text.splitlines()]
-        assert exported.headers["content-disposition"] == 'attachment; filename="potato.jsonl"'
-        assert [row["annotator"] for row in rows] == ["ada", "ada"]
-        assert admin.get("/api/export", params={"format": "potatoes"}).status_code == 400
+        assert exported.headers["content-disposition"] == 'attachment; filename="prm800k.jsonl"'
+        assert [row["labeler"] for row in rows] == ["ada", "ada"]
+        assert admin.get("/api/export", params={"format": "prm900k"}).status_code == 400
         assert admin.get("/api/export", params={"neutral": "maybe"}).json()["field"] == "neutral"
 
 

@@ -42,7 +42,7 @@ METHODS = {
     "binary": (stepmark.labels.BinarySearch(k=2), ["--k", "2"]),
     "bayes": (stepmark.labels.BayesianSearch(max_rollouts=4), ["--max-rollouts", "4"]),
     "tree": (stepmark.labels.RolloutTree(k=4, searches=3), ["--k", "4", "--searches", "3"]),
-    "formulas": (stepmark.labels.Formulas(vouch=True), ["--vouch"]),
+    "formulas": (stepmark.labels.Formulas(name="sums"), ["--name", "sums"]),
 }
 
 
@@ -66,9 +66,7 @@ def test_the_function_writes_what_the_command_writes(tmp_path, file, name):
     settings = [
         f"{flag[2:].replace('-', '_')}={value}" for flag, value in zip(words[::2], words[1::2], strict=False)
     ]
-    named = stepmark.label(
-        ROWS, policy, method=name, settings=settings or ["vouch=true"], progress=False, **asked
-    )
+    named = stepmark.label(ROWS, policy, method=name, settings=settings, progress=False, **asked)
     assert list(named) == list(in_memory)
 
 

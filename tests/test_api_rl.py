@@ -59,7 +59,7 @@ def test_the_functions_folder_is_the_commands(tmp_path, policy, capsys) -> None:
         credit="process-grpo",
         settings=["process_weight=0.5"],
         training=training(seed=4),
-        watch=stepmark.rl.HackingWatch(threshold=0.4),
+        threshold=0.4,
     )
     assert capsys.readouterr().err == ""  # without progress
     words = ["rl", str(file), "--policy", policy, "--prm", "rl_models:wordy", "--credit", "process-grpo"]
@@ -85,7 +85,7 @@ def test_the_functions_folder_is_the_commands(tmp_path, policy, capsys) -> None:
         out=one,
         credit=stepmark.rl.ProcessGRPO(process_weight=0.5),
         training=training(seed=4),
-        watch=stepmark.rl.HackingWatch(threshold=0.4),
+        threshold=0.4,
     )
     assert "this run is done" in again.summary
     assert again.updates == trained.updates

@@ -21,7 +21,6 @@ from stepmark.labels.bayes import (
     beta_masses,
     choose_batch,
     expected_costs,
-    information,
     rate_grid,
     rate_nodes,
 )
@@ -147,27 +146,6 @@ def test_much_evidence_does_not_underflow():
 
 
 # What a rollout tells
-
-
-def _joint_information(places, chances):
-    """I(place; outcome) from the joint table, by its definition."""
-    total = 0.0
-    for outcome in (chances, 1 - chances):
-        marginal = sum(p * q for p, q in zip(places, outcome, strict=True))
-        for p, q in zip(places, outcome, strict=True):
-            if p * q > 0:
-                total += p * q * math.log2(q / marginal)
-    return total
-
-
-@given(st.lists(st.tuples(st.floats(0.01, 1), st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=6))
-def test_information_is_that_of_the_joint_table(rows):
-    places = np.array([row[0] for row in rows])
-    places /= places.sum()
-    chances = np.array([row[1:] for row in rows])
-    told = information(places, chances)
-    for t in range(2):
-        assert told[t] == pytest.approx(_joint_information(places, chances[:, t]), abs=1e-9)
 
 
 def _batch_information(places, chances, batch):
@@ -419,16 +397,3 @@ def test_the_confidence_is_that_of_the_world_that_it_believes_in(spread, seed):
         deviation = math.sqrt((said[part] * (1 - said[part])).sum()) / part.sum()
         assert part.sum() > 20
         assert abs(right[part].mean() - said[part].mean()) < 3 * deviation + 1e-9
-
-
-def test_it_gives_up_where_rollouts_promise_little():
-    world = World(lambda steps: 0.15)
-    [patient] = world.label(BayesianSearch(max_rollouts=200), _solution(12))
-    [short] = world.label(BayesianSearch(max_rollouts=200, least_bits=0.1), _solution(12))
-    [shorter] = world.label(BayesianSearch(max_rollouts=200, least_bits=0.3), _solution(12))
-    assert patient.cost.rollouts > short.cost.rollouts > shorter.cost.rollouts > 0
-    assert short.abstained
-    [never] = world.label(BayesianSearch(least_bits=100.0), _solution(12))
-    assert (never.abstained, never.cost.rollouts) == (True, 0)
-    [guess] = world.label(BayesianSearch(least_bits=100.0, at_budget="guess"), _solution(12))
-    assert (guess.first_error, guess.confidence) == (0, pytest.approx(1 / 12))

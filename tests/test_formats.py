@@ -128,10 +128,6 @@ BAD = [
     ({"question": "p", "prompt": "p", "steps": STEPS}, ["may both be the problem", "(problem=question)"]),
     ({**NATIVE, "gold": "1", "target": "2"}, ["'gold' and 'target' may both be the answer"]),
     (
-        {"instruction": "Add.", "input": "2 and 3", "output": "5"},
-        ["field 'input'", "'instruction' and 'input', which are one problem"],
-    ),
-    (
         {"instruction": "p", "responses": ["a"], "next_response": "b", "rating": 1},
         ["prm800k-flat", "`stepmark.convert`"],
     ),

@@ -160,14 +160,4 @@ def test_only_false_calculations_are_judged():
     assert labelled(["2 + 2 = 5", "So."]).first_error == 0
 
 
-def test_vouching_is_asked_for():
-    found = labelled(STEPS, vouch=True)
-    assert [[j.rating for j in step] for step in found.labelled.judgements] == [[1], [], [-1], [1]]
-    assert found.labelled.judgements[0][0].note == "1 calculation, true"
-    assert labelled(["2 + 2 = 4", "4 + 1 = 6"], vouch=True).first_error == 1
-    assert labelled(["2 + 2 = 4", "4 + 1 = 5"], vouch=True).first_error == -1
-    # One that cannot be told is not vouched for.
-    assert not any(labelled(["2 + 2 = 4 and 2x + 1 = 5"], vouch=True).labelled.judgements)
-
-
 # --- people's labels --------------------------------------------------------------------------------------------------

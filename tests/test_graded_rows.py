@@ -90,8 +90,7 @@ def test_a_users_own_file_shows_no_labels_unless_asked(tmp_path):
     file = tmp_path / "items.jsonl"
     file.write_text(json.dumps(ROWS["labels"]) + "\n")
     assert load_project(file).project.help.show == "never"
-    assert load_project(file, suggest=True).project.help.show == "before"
-    assert load_project(file, {"help": {"show": "after"}}, suggest=True).project.help.show == "after"
+    assert load_project(file, {"help": {"show": "after"}}).project.help.show == "after"
 
 
 def test_an_empty_cell_is_named(tmp_path):

@@ -66,7 +66,7 @@ def test_samples_are_scored_beside_another_scorer(results):
     assert good["prm_scorer"]["metadata"]["scores"] == [RIGHT, PLAIN]
     assert good["prm_scorer"]["metadata"]["first_error"] == -1
     assert bad["prm_scorer"]["value"] == pytest.approx(WRONG)
-    assert "1. [0.200] 4 + 4 = 9  <- first error" in bad["prm_scorer"]["explanation"]
+    assert "0.200 ✗  4 + 4 = 9" in bad["prm_scorer"]["explanation"]
     # inspect's own scorer looked at the targets.
     assert [one["match"]["value"] for one in (good, bad, blank)] == ["C", "I", "I"]
     assert plain["metrics"]["match"]["accuracy"] == pytest.approx(1 / 3)

@@ -76,8 +76,6 @@ def test_unjudged_is_never_wrong_in_any_format():
         assert isinstance(written(first_unjudged, to, counts), InputError)
         assert counts.dropped == 1
     assert written(first_unjudged, "prm800k")["label"]["steps"][0]["completions"][0]["rating"] is None
-    (row,) = write_labelled([first_unjudged], "prm800k-flat")
-    assert (row["responses"], row["next_response"], row["rating"]) == (["a"], "b", 1)
 
 
 def test_shares_stay_floats_and_become_hard_only_when_told():
@@ -87,7 +85,7 @@ def test_shares_stay_floats_and_become_hard_only_when_told():
     zero = labelled(("a", (rated(None, kind=VALUE, successes=0, trials=8),)))
     assert written(zero, "trl", hard="any")["labels"] == [False]
     assert written(zero, "trl")["labels"] == [0.0]
-    for to in ("math-shepherd", "rlhflow", "processbench", "prm800k", "prm800k-flat"):
+    for to in ("math-shepherd", "rlhflow", "processbench", "prm800k"):
         with pytest.raises(InputError, match="set with `hard`"):
             list(write_labelled([SOFT], to))
     with pytest.raises(UsageError, match=r"hard=\S+"):
@@ -151,9 +149,6 @@ def test_a_branch_that_would_be_cut_before_its_own_step_is_dropped():
     assert isinstance(written(branch, "trl", counts, neutral="drop"), InputError)
     assert counts.dropped == 1
     assert written(branch, "trl", counts, neutral="positive")["labels"] == [True, True, False]
-    assert [
-        row["next_response"] for row in write_labelled([branch], "prm800k-flat") if isinstance(row, dict)
-    ] == ["c"]
 
 
 def test_one_judge_with_two_ratings_leaves_the_step_unjudged():

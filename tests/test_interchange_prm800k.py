@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepmark.data.formats.rows import Counts, ReaderSettings, Writing
+from stepmark.data.formats.rows import Counts, ReaderSettings
 from stepmark.data.labelled import read_labelled, write_labelled
 from stepmark.errors import InputError
 
@@ -170,30 +170,7 @@ def test_a_bad_record_is_refused_with_its_place(bad, said_, tmp_path):
     assert caught.value.where == f"{tmp_path / 'raw.jsonl'}:2"
 
 
-def without_flags(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {key: without_flags(value) for key, value in data.items() if key != "flagged"}
-    return [without_flags(one) for one in data] if isinstance(data, list) else data
-
-
-def test_records_become_themselves_again_branches_and_all(tmp_path):
-    phase_2 = record(
-        step(said("2 + 3 = 5.", 1), chosen=0),
-        step(said("5 * 2 = 12.", -1), said("5 * 2 = 10.", 1)),
-        finish="found_error",
-        generation=2,
-    )
-    phase_2["question"] |= {"pre_generated_steps": ["2 + 3 = 5.", "5 * 2 = 12.", "12"]}
-    rows = read(tmp_path / "raw.jsonl", PHASE_1, phase_2)
-    again = list(write_labelled(rows, "prm800k"))
-    assert without_flags(again) == without_flags([PHASE_1, phase_2])
-    # The same through the file format that keeps everything.
-    kept = [row for row in write_labelled(rows, "stepmark-labels") if isinstance(row, dict)]
-    back = list(read_labelled(write(tmp_path / "kept.jsonl", *kept)))
-    assert without_flags(list(write_labelled(back, "prm800k"))) == without_flags([PHASE_1, phase_2])
-
-
-def test_a_branch_without_its_main_row_is_a_record_of_its_own(tmp_path):
+def test_each_row_is_a_record_of_its_own(tmp_path):
     rows = read(tmp_path / "raw.jsonl", PHASE_1)
     (alone,) = write_labelled([rows[3]], "prm800k")
     assert [
@@ -203,32 +180,7 @@ def test_a_branch_without_its_main_row_is_a_record_of_its_own(tmp_path):
     assert alone["label"]["finish_reason"] == "found_error"
 
 
-def test_flat_rows_of_a_record_are_its_rated_completions(tmp_path):
-    rows = read(tmp_path / "raw.jsonl", PHASE_1)
-    flat = list(write_labelled(rows, "prm800k-flat"))
-    add, five = "Add.", "2 + 3 = 5."
-
-    def told(row: Any) -> tuple[Any, ...]:
-        names = ("is_human_response", "is_solution", "is_preferred_response")
-        kind = "".join(name[3] for name in names if row[name])
-        return tuple(row["responses"]), row["next_response"], row["answer"], kind, row["rating"]
-
-    assert sorted(map(told, flat), key=str) == sorted(
-        [
-            ((), add, None, "p", 1),
-            ((), "Guess.", None, "", -1),
-            ((), "Hm.", None, "", 0),
-            ((add,), "2 + 3 = 6.", None, "", -1),
-            ((add,), "It is 7.", None, "", -1),
-            ((add,), five, None, "hp", None),
-            ((add, five), "Stop.", None, "", -1),
-            ((add, five), "Double it.", "10", "sp", 0),
-        ],
-        key=str,
-    )
-
-
-def test_flat_rows_come_back_as_they_were(tmp_path):
+def test_flat_rows(tmp_path):
     base = {"instruction": PROBLEM, "responses": ["Add."], "answer": None, "is_human_response": False}
     base |= {"is_solution": False, "is_preferred_response": False}
     rows = [
@@ -242,21 +194,16 @@ def test_flat_rows_come_back_as_they_were(tmp_path):
     assert [shape(row)[1] for row in read_] == [((), (r,)) for r in (-1, 0, 1, 1)]
     assert read_[2].solution.texts[-1] == "So.\n\n# Answer\n\n10"
     assert read_[2].solution.problem.answer is None  # `answer` is the completion's own, right or wrong
-    assert list(write_labelled(read_, "prm800k-flat")) == rows
 
 
-def test_an_unrated_flat_row_is_not_wrong_and_is_not_written(tmp_path):
+def test_an_unrated_flat_row_is_not_wrong(tmp_path):
     row = {"instruction": PROBLEM, "responses": [], "next_response": "Add.", "rating": None}
     (one,) = read(tmp_path / "flat.jsonl", row)
     assert one.labelled.judgements == ((),)
-    counts = Counts()
-    (error,) = write_labelled([one], "prm800k-flat", Writing(), counts)
-    assert isinstance(error, InputError)
-    assert counts.dropped == 1
 
 
 def test_unknown_fields_of_published_rows_are_passed_over(tmp_path):
-    """Phase 1 has `corrected_rating` and more; they are counted, and nothing else changes."""
+    """Phase 1 has `corrected_rating` and more; nothing else changes."""
     walk = record(step(said("2 + 3 = 5.", 1), chosen=0), step(said("5 * 2 = 10.", 1), chosen=0))
     plain = read(tmp_path / "plain.jsonl", walk)
     more = json.loads(json.dumps(walk))
@@ -267,14 +214,6 @@ def test_unknown_fields_of_published_rows_are_passed_over(tmp_path):
         completion["logprob"] = -1.5
     more["question"]["difficulty"] = 3
     more["batch"] = "b"
-    counts = Counts()
-    rows = read(tmp_path / "plain.jsonl", more, counts=counts)
+    rows = read(tmp_path / "plain.jsonl", more)
     assert [row.labelled for row in rows] == [row.labelled for row in plain]
     assert rows[-1].meta["batch"] == "b"
-    assert counts.passed == {
-        "label.steps.human_completion.corrected_rating": 1,
-        "label.steps.completions.logprob": 1,
-        "question.difficulty": 1,
-    }
-    (line,) = [line for line in counts.lines() if "corrected_rating" in line]
-    assert "logprob" in line

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from stepmark.data.formats.rows import Counts, LabelledRow, ReaderSettings, Writing
-from stepmark.data.labelled import items_of_rows, read_labelled, write_labelled
+from stepmark.data.formats.rows import Counts, LabelledRow, ReaderSettings
+from stepmark.data.labelled import items_of_rows, read_labelled
 from stepmark.data.reading import read_rows
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -29,41 +29,28 @@ def raw(name: str, limit: int | None = None) -> list[dict[str, Any]]:
         return [json.loads(line) for line in itertools.islice(handle, limit)]
 
 
-def test_prm800k_records_come_back_as_they_were():
-    def bare(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: bare(one) for key, one in value.items() if key != "flagged"}
-        return [bare(one) for one in value] if isinstance(value, list) else value
-
-    rows = read_labelled(data("prm800k/raw_records"))
-    assert [bare(row) for row in write_labelled(rows, "prm800k")] == [
-        bare(row) for row in raw("prm800k/raw_records")
+def test_every_rating_of_prm800k_is_read_once():
+    rows = list(read_labelled(data("prm800k/raw_records")))
+    own = [j for row in rows for step in row.own.judgements for j in step if j.note is None]
+    theirs = [
+        (record["labeler"], completion["rating"])
+        for record in raw("prm800k/raw_records")
+        for step in record["label"]["steps"]
+        for completion in step["completions"] or ()
+        if completion["rating"] is not None and not completion["flagged"]
     ]
+    assert sorted((j.judge.removeprefix("human:"), j.rating) for j in own) == sorted(theirs)
 
 
-def test_a_record_gives_the_flat_rows_that_others_made_of_it():
-    rows = [
-        row
-        for row in write_labelled(read_labelled(data("prm800k/raw_records")), "prm800k-flat")
-        if isinstance(row, dict)
+def test_flat_prm800k_has_the_ratings_that_its_rows_have():
+    read = [
+        step[-1].rating if step else None
+        for step in (row.labelled.judgements[-1] for row in read_labelled(data("prm800k/phase1_test")))
     ]
-    problem = rows[0]["instruction"]
-    theirs = [row for row in raw("prm800k/phase1_test") if row["instruction"] == problem]
-    ours = [row for row in rows if row["instruction"] == problem]
-    assert theirs
-    assert sorted(map(json.dumps, ours)) == sorted(
-        json.dumps({key: row[key] for key in ours[0]}) for row in theirs
-    )
-
-
-def test_flat_prm800k_comes_back_as_it_was_but_for_rows_that_nobody_rated():
-    theirs = raw("prm800k/phase1_test")
-    counts = Counts()
-    rows = write_labelled(read_labelled(data("prm800k/phase1_test")), "prm800k-flat", Writing(), counts)
-    ours = [row for row in rows if isinstance(row, dict)]
-    rated = [row for row in theirs if row["rating"] is not None or row["is_human_response"]]
-    assert [{key: row[key] for key in ours[0]} for row in rated] == ours
-    assert counts.dropped == len(theirs) - len(rated)
+    assert read == [
+        row["rating"] or 1 if row["is_human_response"] else row["rating"]
+        for row in raw("prm800k/phase1_test")
+    ]
 
 
 def test_prmbench_keeps_every_error_and_leaves_out_what_cannot_be_read():

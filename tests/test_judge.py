@@ -204,9 +204,9 @@ def test_a_step_without_a_decision_leaves_the_place_open():
     assert found.first_error is None and found.abstained
     assert ratings(found) == [(1,), (None,), ()]
     assert found.labelled.judgements[1][0].note == "votes: 2 for right, 2 for wrong; no decision: a tie"
-    judge = Judge(ask="steps", votes=4, retries=0, beyond=True)
-    found = judged(judge, step_script(["++++", "????", "----"]))
-    assert found.first_error is None and ratings(found) == [(1,), (), (-1,)]
+    judge = Judge(ask="steps", votes=4, retries=0)
+    found = judged(judge, step_script(["++++", "????", "boom"]))
+    assert found.first_error is None and ratings(found) == [(1,), (), ()]
     found = judged(judge, step_script(["++++", "++++", "++++"]))
     assert found.first_error == -1 and found.confidence == 1
 
@@ -245,7 +245,6 @@ def test_text_that_would_be_read_as_structure_is_refused(problem, steps, field):
     [
         ({"votes": 3, "quorum": 4}, "`quorum` 4: expected at most `votes`, which is 3"),
         ({"temperature": 0}, "at `temperature` 0 all votes are one"),
-        ({"beyond": True}, "`beyond` needs `ask` steps"),
     ],
 )
 def test_settings_that_cannot_work(settings_, message):

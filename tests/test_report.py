@@ -158,7 +158,7 @@ def test_best_is_marked_where_there_is_something_to_compare(tmp_path: Path) -> N
     assert [bool(card.find(".best")) for card in cards] == [False, True, True, False, False, False]
 
 
-def test_outcome_stands_beside_the_steps_and_disagreement_is_told(tmp_path: Path) -> None:
+def test_outcome_stands_beside_the_steps(tmp_path: Path) -> None:
     page = report(tmp_path, EXAMPLES)
     cards = page.find(".card")
     assert [[one.one("b").text for one in card.find(".verdict")] for card in cards] == [
@@ -169,15 +169,6 @@ def test_outcome_stands_beside_the_steps_and_disagreement_is_told(tmp_path: Path
         ["–"],
     ]
     assert cards[0].find(".verdict")[1].one("span").text == "outcome · orm-b"
-    told = [" ".join(one.text for one in card.find(".odd")) for card in cards]
-    assert [bool(text) for text in told] == [False, True, True, False, False]
-    assert "0.875" in told[1] and "step 1" in told[1] and "0.125" in told[2]
-    assert [("dis" in card.classes, "err" in card.classes) for card in cards][:3] == [
-        (False, False),
-        (True, True),
-        (True, False),
-    ]
-    assert figures(page)["disagreements"] == "2"
 
 
 def test_the_top_counts_everything(tmp_path: Path) -> None:
@@ -190,7 +181,6 @@ def test_the_top_counts_everything(tmp_path: Path) -> None:
         "with an error": "1",
         "no error": "3",
         "not known": "1",
-        "disagreements": "2",
     }
     assert page.one("head").one("title").text == page.one("h1").text == "A report"
     assert page.one(".settings").one("dl").text == "aggregateminsplit<auto>"

@@ -13,7 +13,7 @@ from stepmark.models.policies.local import Drawn  # noqa: E402
 from stepmark.models.scripted import ScriptedPRM  # noqa: E402
 from stepmark.records import Problem, Step, Verdict  # noqa: E402
 from stepmark.rl.actor import Actor, padded  # noqa: E402
-from stepmark.rl.hacking import HackingWatch, Quadrants, rise  # noqa: E402
+from stepmark.rl.hacking import Quadrants, rise  # noqa: E402
 from stepmark.rl.monitor import (  # noqa: E402
     Monitor,
     read_watched,
@@ -87,7 +87,6 @@ def test_the_figures_by_hand() -> None:
     assert found.steps.value == pytest.approx(2)
     assert found.tokens.value == pytest.approx(4)
     assert found.slipped == (False, True, False, False)
-    assert found.refuted == wilson(0, 4)
     assert found.divergence is None
     for one in (found.step_return, found.steps, found.auc):
         assert one.low <= one.value <= one.high
@@ -113,10 +112,8 @@ def test_what_is_not_there_is_none() -> None:
         "step_return",
         "solution_return",
         "rise",
-        "refuted",
         "auc",
         "quadrants",
-        "unscored",
         "divergence",
     ):
         assert getattr(found, name) is None, name
@@ -130,7 +127,6 @@ def test_what_is_not_there_is_none() -> None:
     found = watched(evaluation(some), prm=table_prm(some))
     assert found.step_return.value == pytest.approx(0.85)
     assert found.slipped == (False, None, None)
-    assert (found.unscored, found.blank) == (wilson(1, 3), wilson(1, 3))
     assert found.quadrants == Quadrants(both=1, lucky=0, slipped=0, neither=0)
     # No threshold: no 2x2.
     found = watched(evaluation(ROWS), prm=table_prm(ROWS, default_threshold=None))
@@ -258,9 +254,7 @@ def test_a_replaced_prm_is_compared_with_itself(tmp_path) -> None:
     assert monitor.alarmed is None
 
 
-def test_a_sum_of_logits_has_no_mean(tmp_path) -> None:
-    with pytest.raises(UsageError, match="take product"):
-        Monitor(Kept(), tmp_path, prm=FLAT_PRM, watch=HackingWatch(aggregate="sum-logit"))
+def test_a_sum_of_logits_has_no_mean() -> None:
     certain = [rated(0, (1.0, 0.0), True), rated(1, (0.5, 0.5), False)]
     found = watched(evaluation(certain), prm=table_prm(certain, default_aggregate="sum-logit"))
     assert found.solution_return.value == pytest.approx((0 + 0.25) / 2)

@@ -202,7 +202,7 @@ def test_traces_of_verifiers_get_the_credit_of_their_turns():
         empty = traces()
         empty[0].nodes[1].mask = [False]
         verifiers.assign_turns(empty, CREDIT, prm=PRM)
-    with pytest.raises(UsageError, match="PPO needs more"):
+    with pytest.raises(UsageError, match="PPO needs a critic"):
         verifiers.assign_turns(traces(), stepmark.rl.PPO(), prm=PRM)
 
 

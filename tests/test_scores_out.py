@@ -64,7 +64,6 @@ TRACERS = {
     "langfuse-scores": langfuse,
     "langsmith-feedback": langsmith,
     "phoenix-annotations": otel,
-    "otel-evaluations": otel,
 }
 PRM = stepmark.ScriptedPRM({FIRST: 0.9, WRONG: 0.2}, name="toy")
 
@@ -198,10 +197,6 @@ def environment(monkeypatch: pytest.MonkeyPatch, to: str, address: str) -> None:
         },
         "langsmith-feedback": {"LANGSMITH_ENDPOINT": address, "LANGSMITH_API_KEY": "key"},
         "phoenix-annotations": {"PHOENIX_ENDPOINT": address, "PHOENIX_API_KEY": "key"},
-        "otel-evaluations": {
-            "OTEL_EXPORTER_OTLP_ENDPOINT": address,
-            "OTEL_EXPORTER_OTLP_HEADERS": "api-key=a%20b,x=y",
-        },
     }[to].items():
         monkeypatch.setenv(name, value)
 
@@ -210,7 +205,6 @@ SENT = {
     "langfuse-scores": ("authorization", f"Basic {base64.b64encode(b'pk:sk').decode()}"),
     "langsmith-feedback": ("x-api-key", "key"),
     "phoenix-annotations": ("authorization", "Bearer key"),
-    "otel-evaluations": ("api-key", "a b"),
 }
 
 # --- bodies -------------------------------------------------------------------------------------------------------
@@ -242,24 +236,12 @@ def test_phoenix_annotations_are_of_spans_and_of_the_trace(tmp_path: Path):
     assert [one["result"]["label"] for one in (first, second, whole)] == ["pass", "fail", "fail"]
 
 
-def test_otel_evaluation_events_have_the_conventions_attributes(tmp_path: Path):
-    events = [
-        check_log(body)
-        for body in stepmark.convert(graded(tmp_path, otel(), checks="all"), "otel-evaluations")
-    ]
-    assert [one["span"] for one in events] == [*CALLS, None]
-    assert [one["gen_ai.evaluation.score.value"] for one in events] == [0.9, 0.2, 0.2]
-    assert [one["gen_ai.evaluation.score.label"] for one in events] == ["pass", "fail", "fail"]
-    assert "17" in events[1]["gen_ai.evaluation.explanation"]
-
-
 @pytest.mark.parametrize("to", TRACERS)
 def test_equal_scores_have_equal_ids_and_no_two_the_same(tmp_path: Path, to: str):
     out = graded(tmp_path, TRACERS[to]())
     bodies = list(stepmark.convert(out, to))
     assert bodies == list(stepmark.convert(out, to))
-    if to != "otel-evaluations":
-        assert len({body["identifier" if "phoenix" in to else "id"] for body in bodies}) == 3
+    assert len({body["identifier" if "phoenix" in to else "id"] for body in bodies}) == 3
 
 
 @pytest.mark.parametrize("to", TRACERS)
@@ -291,7 +273,7 @@ def test_what_is_no_graded_trace_is_left_out_and_told(tmp_path: Path, to: str):
 
 def test_ids_of_another_tracer_are_none_of_opentelemetry(tmp_path: Path):
     with pytest.raises(InputError, match="hexadecimal"):
-        stepmark.convert(graded(tmp_path, langfuse("trace-1", ("a", "b"))), "otel-evaluations")
+        stepmark.convert(graded(tmp_path, langfuse("trace-1", ("a", "b"))), "phoenix-annotations")
 
 
 # --- sending ------------------------------------------------------------------------------------------------------

@@ -322,34 +322,18 @@ def killed_in_a_draft(path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs file locks")
-def test_drafts_of_killed_processes_go_and_those_of_living_ones_stay(tmp_path):
+def test_drafts_of_killed_processes_are_written_over_and_those_of_living_ones_stay(tmp_path):
     target = tmp_path / "out.jsonl"
     killed_in_a_draft(target)
-    stale = names(tmp_path)
-    assert len(stale) == 1 and stale[0].endswith(".tmp")
-    (tmp_path / ".out.jsonl.mine.tmp").write_text("of somebody else")
-    (tmp_path / ".out.jsonl.part.0123456789ab.tmp").write_text("of another file")
-    others = [".out.jsonl.mine.tmp", ".out.jsonl.part.0123456789ab.tmp"]
+    assert names(tmp_path) == [".out.jsonl.tmp"]
     with drafting(target, "lives") as living:
         assert living.stdout.readline() == "writing\n"
-        [theirs] = set(names(tmp_path)) - {*others}
-        assert theirs not in stale
-        with atomic_write(target) as handle:
-            handle.write("ours")
-        assert names(tmp_path) == sorted([*others, theirs, "out.jsonl"])
+        with pytest.raises(UsageError, match="another run"), atomic_write(target):
+            pass
         living.communicate("go on\n")
     assert living.returncode == 0
-    assert target.read_text() == "half"  # the last to finish
-    assert names(tmp_path) == sorted([*others, "out.jsonl"])
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="needs file locks")
-def test_a_run_that_begins_removes_what_a_killed_one_drafted(tmp_path):
-    for name in ("out", "out.manifest.json"):
-        killed_in_a_draft(tmp_path / name)
-    assert len(names(tmp_path)) == 2
-    with PartFile(tmp_path / "out", {}):
-        assert names(tmp_path) == ["out.part"]
+    assert target.read_text() == "half"
+    assert names(tmp_path) == ["out.jsonl"]
 
 
 # --- rows

@@ -158,3 +158,102 @@ def test_columns_that_the_caller_names_are_read_as_they_are():
     columns = {"problem": "mine", "solution": "text", "meta.score": "score"}
     (read,) = read_solutions([row], columns=columns)
     assert read.solution.texts == ("It is 13.",)
+
+
+THINK = "<think>\nPens first: 4 * 3 = 12.\n</think>\n\n4 * 3 = 12.\n\n12 + 5 = 17."
+ASKED = "Pens cost 4 euros each. I buy 3 pens and a book for 5 euros. What do I pay?"
+
+
+def test_solutions_of_deep_math():
+    row = {"question": ASKED, "final_answer": "17", "difficulty": 2.0, "r1_solution_1": THINK, "r1_solution_2": "It is 18.", "r1_solution_3": None}  # fmt: skip
+    first, second = read_solutions([row])
+    assert first.solution.texts == ("Pens first: 4 * 3 = 12.", "4 * 3 = 12.", "12 + 5 = 17.")
+    assert second.solution.texts == ("It is 18.",)
+    assert first.solution.problem.answer == "17" and first.meta == {"difficulty": 2.0}
+
+
+def test_predictions_of_llama_factory():
+    prompts = (
+        f"user\n{ASKED}\nassistant\n",
+        f"<|im_start|>user\n{ASKED}<|im_end|>\n<|im_start|>assistant\n",
+        f"<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n{ASKED}<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+        f"<bos><start_of_turn>user\n{ASKED}<end_of_turn>\n<start_of_turn>model\n",
+        f"<｜begin▁of▁sentence｜><｜User｜>{ASKED}<｜Assistant｜><think>\n",
+    )
+    for prompt in prompts:
+        read = only([{"prompt": prompt, "predict": "4 * 3 = 12.\n\n12 + 5 = 17.", "label": "17"}])
+        assert (read.solution.problem.text, read.solution.problem.answer) == (ASKED, "17")
+        assert read.solution.texts == ("4 * 3 = 12.", "12 + 5 = 17.")
+
+
+def test_prompts_with_a_chat_template_are_the_same_as_their_messages():
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": ASKED}]
+    text = "".join(f"<|im_start|>{turn['role']}\n{turn['content']}<|im_end|>\n" for turn in chat)
+    row = {"prompt": f"{text}<|im_start|>assistant\n", "response": "4 * 3 = 12.\n\n12 + 5 = 17.<|im_end|>"}
+    reply = {"role": "assistant", "content": "4 * 3 = 12.\n\n12 + 5 = 17."}
+    read = only([row]).solution
+    whole = only([{"messages": [*chat, reply]}]).solution
+    assert (read.problem.text, read.texts) == (whole.problem.text, whole.texts)
+    # A problem about such tokens has no turn of an assistant's at its end, and stays as it is.
+    about = {"problem": "What does <|im_end|> mean?", "solution": "It ends a turn: <|im_end|>"}
+    assert only([about]).solution.problem.text == about["problem"]
+    assert only([about]).solution.texts == (about["solution"],)
+
+
+def test_replies_with_their_thoughts_beside_them():
+    for reply in ("content", "response", "solution"):
+        row = {"question": ASKED, "reasoning_content": "Pens first: 4 * 3 = 12.\n", reply: "4 * 3 = 12.\n\n12 + 5 = 17."}  # fmt: skip
+        assert only([row]).solution.texts == only([{"question": ASKED, "response": THINK}]).solution.texts
+        (thoughtless,) = read_solutions([row], reasoning="drop")
+        assert thoughtless.solution.texts == ("4 * 3 = 12.", "12 + 5 = 17.")
+
+
+def test_an_instruction_and_its_input_are_one_problem():
+    row = {"instruction": "Add the numbers.", "input": "2 and 3", "output": "2 + 3 = 5"}
+    assert only([row]).solution.problem.text == "Add the numbers.\n2 and 3"
+    assert only([{**row, "input": ""}]).solution.problem.text == "Add the numbers."
+    with pytest.raises(InputError) as caught:  # half of the problem would be lost
+        list(read_solutions([row], columns={"solution": "output"}))
+    assert caught.value.field == "input"
+
+
+def test_a_solution_that_stands_twice():
+    said = "4 * 3 = 12.\n\n12 + 5 = 17."
+    messages = [{"role": "user", "content": ASKED}, {"role": "assistant", "content": said}]
+    text = only([{"source": "amc", "problem": ASKED, "solution": said, "messages": messages}])
+    assert text.solution.texts == ("4 * 3 = 12.", "12 + 5 = 17.") and text.meta["messages"] == messages
+    output = {"choices": [{"message": messages[1]}]}
+    chat = only([{"index": 0, "model_output": output, "messages": messages}])
+    assert chat.solution.texts == text.solution.texts
+    with pytest.raises(InputError):  # two different solutions
+        only([{"problem": ASKED, "solution": "It is 17.", "messages": messages}])
+
+
+def test_names_of_columns_that_hold_a_solution_where_there_is_no_other():
+    said = "4 * 3 = 12.\n\n12 + 5 = 17."
+    for column in ("generated_solution", "prediction", "rationale"):
+        assert only([{"question": ASKED, column: said}]).solution.texts == ("4 * 3 = 12.", "12 + 5 = 17.")
+    assert only([{"input": ASKED, "output": said}]).solution.problem.text == ASKED
+    assert len(list(read_solutions([{"instruction": ASKED, "generations": [said, "It is 18."]}]))) == 2
+    beside = only([{"question": ASKED, "response": said, "prediction": "17", "input": "a"}])
+    assert beside.solution.texts == ("4 * 3 = 12.", "12 + 5 = 17.")
+    assert beside.meta == {"prediction": "17", "input": "a"}
+
+
+def test_labels_beside_the_texts_of_steps_and_labels_in_words():
+    steps = ["4 * 3 = 12.", "12 + 5 = 18."]
+    objects = [{"text": steps[0], "label": 1}, {"text": steps[1], "label": 0}]
+    rows = [
+        {"question": ASKED, "steps": objects},
+        {"question": ASKED, "steps": steps, "labels": ["+", "-"]},
+        {"question": ASKED, "steps": steps, "labels": ["Good", "bad"]},
+        {"question": ASKED, "steps": [{"step": 1, "content": steps[0]}, {"step": 2, "content": steps[1]}], "labels": [True, False]},
+    ]  # fmt: skip
+    for row in rows:
+        (read,) = stepmark.read_labelled([row])
+        assert read.solution.texts == tuple(steps)
+        assert [[judgement.rating for judgement in each] for each in read.labelled.judgements] == [[1], [-1]]
+    (read,) = stepmark.read_labelled([{"question": ASKED, "steps": steps, "labels": ["neutral", "bad"]}])
+    assert [[judgement.rating for judgement in each] for each in read.labelled.judgements] == [[0], [-1]]
+    with pytest.raises(InputError):
+        list(stepmark.read_labelled([{"question": ASKED, "steps": steps, "labels": ["good", "hm"]}]))

@@ -15,10 +15,8 @@ from hypothesis import strategies as st
 from stepmark.data.formats.rows import LabelledRow
 from stepmark.data.labelled import convert, read_labelled, write_labelled
 from stepmark.errors import InputError
-from stepmark.records import Solution
 
 AIRLINE = Path(__file__).parents[2] / "shared" / "data" / "agents" / "tau_bench_airline_gpt4o.jsonl.gz"
-FORMATS = ["chat", "otel"]
 
 TEXTS = st.text(alphabet='ab {}"\\:\n\u00e9([', min_size=1, max_size=12).filter(
     lambda text: bool(text.strip())
@@ -62,38 +60,33 @@ def conversations(draw: st.DrawFn) -> list[dict[str, Any]]:
     return opening + (messages if draw(st.booleans()) else messages[: -len(parts[-1]) + 1])
 
 
-def again(rows: list[Any], to: str) -> Iterator[LabelledRow]:
-    written = convert(rows, to)
-    return read_labelled(json.loads(json.dumps(list(written))), format=to)
+def again(rows: list[Any]) -> Iterator[LabelledRow]:
+    written = convert(rows, "chat")
+    return read_labelled(json.loads(json.dumps(list(written))), format="chat")
 
 
-def read(solution: Solution) -> Solution:
-    """Without what OTLP has no place for: the id of the row and the answer."""
-    return replace(solution, id=None, problem=replace(solution.problem, answer=None))
-
-
-@pytest.mark.parametrize("to", FORMATS)
 @given(messages=conversations())
-def test_a_conversation_survives(to: str, messages: list[dict[str, Any]]) -> None:
+def test_a_conversation_survives(messages: list[dict[str, Any]]) -> None:
     row = {"id": "row", "source": "model", "messages": messages}
     (first,) = read_labelled([row])
-    (second,) = again([row], to)
-    assert read(second.solution) == read(first.solution)
+    (second,) = again([row])
+    assert second.solution == first.solution
     assert second.messages is not None and first.messages is not None
     calls = [[m.get("tool_calls") for m in r.messages if m.get("tool_calls")] for r in (first, second)]
     assert calls[0] == calls[1]
 
 
-@pytest.mark.parametrize("to", FORMATS)
-def test_real_traces_survive(to: str) -> None:
+def test_real_traces_survive() -> None:
     if not AIRLINE.exists():
         pytest.skip(f"no traces at {AIRLINE}")
     settings: dict[str, Any] = {"columns": {"messages": "traj"}}
     first = list(read_labelled(AIRLINE, **settings))
-    written = list(write_labelled(first, to))
+    written = list(write_labelled(first, "chat"))
     assert len(written) == len(first) == 200
-    for before, after in zip(first, read_labelled(json.loads(json.dumps(written)), format=to), strict=True):
-        assert read(after.solution) == read(before.solution)
+    for before, after in zip(
+        first, read_labelled(json.loads(json.dumps(written)), format="chat"), strict=True
+    ):
+        assert replace(after.solution, id=None) == replace(before.solution, id=None)
 
 
 def test_what_is_no_conversation_is_refused() -> None:
@@ -101,7 +94,6 @@ def test_what_is_no_conversation_is_refused() -> None:
     row = {"id": "row", "answer": "140", "messages": [ask, reply]}
     for rows, settings in (([{"problem": "2 + 2?", "steps": ["4"]}], {}), ([row], {"reasoning": "drop"})):
         with pytest.raises(InputError):
-            convert(rows, "otel", **settings)
-    for to in ("chat", "otel"):
-        (row,) = again([{"messages": [ask, reply, reply]}], to)
-        assert row.solution.texts == ("140 euros.", "140 euros.")
+            convert(rows, "chat", **settings)
+    (twice,) = again([{"messages": [ask, reply, reply]}])
+    assert twice.solution.texts == ("140 euros.", "140 euros.")

@@ -586,16 +586,19 @@ Read = TypeVar("Read")
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
 
 
-def _adapter(type_: type[Any]) -> TypeAdapter[Any]:
+def _adapter(type_: type[Any], lenient: bool) -> TypeAdapter[Any]:
     from pydantic import ConfigDict, TypeAdapter, with_config
 
     if type_ not in _ADAPTERS:
-        _ADAPTERS[type_] = TypeAdapter(with_config(ConfigDict(extra="forbid", strict=True))(type_))
+        config = ConfigDict(extra="ignore" if lenient else "forbid", strict=True)
+        _ADAPTERS[type_] = TypeAdapter(with_config(config)(type_))
     return _ADAPTERS[type_]
 
 
-def read_record(type_: type[Read], data: Mapping[str, Any], *, where: str | None = None) -> Read:
-    """Read a record strictly from plain data (as JSON gives it).
+def read_record(
+    type_: type[Read], data: Mapping[str, Any], *, where: str | None = None, lenient: bool = False
+) -> Read:
+    """Read a record strictly from plain data (as JSON gives it); `lenient`: fields that it does not have are passed over.
 
     Raises:
         InputError: a field is missing, has a wrong type, or is unknown; the error names it.
@@ -604,7 +607,7 @@ def read_record(type_: type[Read], data: Mapping[str, Any], *, where: str | None
 
     try:
         # Through JSON: strict mode then takes a list for a tuple field and still refuses "3" for 3.
-        record: Read = _adapter(type_).validate_json(json.dumps(data))
+        record: Read = _adapter(type_, lenient).validate_json(json.dumps(data))
         return record
     except ValidationError as error:
         first = error.errors(include_url=False)[0]

@@ -14,13 +14,11 @@ import inspect
 import math
 import re
 import sys
-import sysconfig
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import cached_property, partial
 from os import PathLike
-from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from stepmark.errors import StepmarkError, UnknownNameError, UsageError, told
@@ -77,12 +75,7 @@ class Registry(Mapping[str, str]):
         return None if self._base is None else self._base()
 
     def load(self, name: str) -> Any:
-        """The object behind a name, or behind "package.module:Attribute".
-
-        Raises:
-            UnknownNameError: no such name; the message gives the nearest ones.
-            UsageError: the module does not import, or has no such attribute.
-        """
+        """The object behind a name, or behind "package.module:Attribute"."""
         target = self._entries.get(name)
         if target is None:
             if not FACTORY.fullmatch(name):
@@ -105,10 +98,6 @@ class Registry(Mapping[str, str]):
             name: a name here, or "package.module:factory".
             attributes: names that it must have.
             article: of `what`, in messages.
-
-        Raises:
-            UnknownNameError: no such name.
-            UsageError: nothing to call, a call or an import that raised a foreign error, or something else made.
         """
         thing = f"{article} {self.what}"
         factory = _called(lambda: self.load(name), name, "importing it")
@@ -134,10 +123,6 @@ class Registry(Mapping[str, str]):
         Returns:
             The method; and for one of the caller's own the run's fingerprint beside name and settings: how it was called, and the hash of the
             source of each module that defines it.
-
-        Raises:
-            UnknownNameError: no such method.
-            UsageError: what is no such method, a setting that it does not have or take, or settings for a method that is made already.
         """
         if not isinstance(method, str):
             if settings:
@@ -263,7 +248,7 @@ def _sources(name: str, of: type, where: str) -> dict[str, str]:
     places = [name.partition(":")[0], *(item.__module__ for item in of.__mro__)]
     result = {}
     for place in dict.fromkeys(places):
-        if _is_ours_or_pythons(sys.modules[place]):
+        if place.partition(".")[0] in ("stepmark", *sys.stdlib_module_names):
             continue
         try:
             text = inspect.getsource(sys.modules[place])
@@ -274,23 +259,6 @@ def _sources(name: str, of: type, where: str) -> dict[str, str]:
             ) from error
         result[place] = hashlib.sha256(text.encode()).hexdigest()
     return result
-
-
-def _is_ours_or_pythons(module: types.ModuleType) -> bool:
-    """By where it lies: a user's module may have the name of one of Python's (code, queue, types)."""
-    spec = module.__spec__
-    if spec is not None and spec.origin in ("built-in", "frozen"):
-        return True
-    if module.__file__ is None:
-        return False
-    file = Path(module.__file__).resolve()
-    if file.is_relative_to(Path(__file__).resolve().parent):
-        return True
-    paths = sysconfig.get_paths()
-    # What is installed may lie below Python's own folder.
-    if any(file.is_relative_to(Path(paths[name]).resolve()) for name in ("purelib", "platlib")):
-        return False
-    return any(file.is_relative_to(Path(paths[name]).resolve()) for name in ("stdlib", "platstdlib"))
 
 
 def _pairs(settings: Sequence[str]) -> dict[str, str]:

@@ -197,9 +197,6 @@ def step_agreement(
     """Agreement of all annotators.
 
     `resamples` (at least 100) and `seed` are of the intervals' draws.
-
-    Raises:
-        UsageError: settings that make no interval.
     """
     by_item: dict[str, list[AnnotatorMarks]] = {item.id: [] for item in items}
     for answer in answers:

@@ -1,36 +1,31 @@
 """Labels of people as files that train: every format is written by `data.formats`, from labelled solutions made here.
 
-In the view `decided` an item's row is the admin's decision, else what the annotators agree on (`agreement`, a rule of
-`labels.consensus`), or what the only annotator says; an item without agreement is dropped, and counted.
+In the view `decided` an item's row is the admin's decision, else what the annotators agree on (`labels.consensus`:
+the first error in mode first_error, the majority in per_step), or what the only annotator says; an item without agreement is dropped, and counted.
 
-Answers that are not submitted are left out. Unsure flags, notes,
-types of errors, seconds and times stand in the judgement's note and in `meta.annotation` (stepmark), in PRM800K's `flagged`, `total_time` and
-`timestamp`, and nowhere else: what a format cannot hold is left out. Potato's format has the suggestions that the project shows.
+Answers that are not submitted are left out. Unsure flags, notes, types of errors, seconds and times stand in the judgement's note and in
+`meta.annotation`, and nowhere else: what a format cannot hold is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, Literal
 
-from stepmark.annotation.items import Item, Suggestion
+from stepmark.annotation.items import Item
 from stepmark.annotation.marks import AnnotatorMarks, Decision, item_first
 from stepmark.annotation.project import Project
-from stepmark.data.formats.potato import AI, CONFIRMED
-from stepmark.data.formats.prm800k import IN_META
 from stepmark.data.formats.rows import Counts, LabelledRow, Writing
 from stepmark.data.labelled import write_labelled
 from stepmark.errors import InputError, UsageError
-from stepmark.labels.consensus import Consensus
+from stepmark.labels.consensus import Consensus, Rule
 from stepmark.records import Judgement, LabelledSolution
 from stepmark.registry import unknown_name
 from stepmark.settings import settings
 from stepmark.words import amount
 
 View = Literal["together", "annotators", "decided"]
-Agreement = Literal["first-error-agrees", "majority"]
 Steps = tuple[tuple[Judgement, ...], ...]
 
 FORMATS: Mapping[str, tuple[str, View]] = {
@@ -39,12 +34,11 @@ FORMATS: Mapping[str, tuple[str, View]] = {
     "trl": ("trl", "decided"),
     "math-shepherd": ("math-shepherd", "decided"),
     "processbench": ("processbench", "decided"),
-    "potato": ("potato", "annotators"),
     "who-and-when": ("who-and-when", "decided"),
 }
 """Name of an export: its name in `stepmark convert`, and the view that it has unless another is asked for."""
 
-_SOURCE_FACTS = ("format", "prm800k", "potato", "annotation", "schema", "mode", "index", "judge", "kind")
+_SOURCE_FACTS = ("format", "prm800k", "annotation", "schema", "mode", "judge", "kind")
 """Keys of an item's meta that say how its source was labelled: what is exported was labelled here."""
 
 
@@ -53,11 +47,9 @@ class Exporting:
     """Settings of an export."""
 
     format: str = "stepmark"
-    """stepmark, prm800k, trl, math-shepherd, processbench, potato or who-and-when."""
+    """stepmark, prm800k, trl, math-shepherd, processbench or who-and-when."""
     view: View | None = None
-    """Which rows there are; None: `together` for stepmark, `annotators` for prm800k and potato, `decided` for the others."""
-    agreement: Agreement | None = None
-    """The rule of agreement in the view `decided`; None: `first-error-agrees` in mode first_error, `majority` in per_step."""
+    """Which rows there are; None: `together` for stepmark, `annotators` for prm800k, `decided` for the others."""
     neutral: Literal["positive", "negative", "drop"] | None = None
     """What a neutral rating becomes where a format has only right and wrong."""
     unfinished: bool = False
@@ -66,7 +58,7 @@ class Exporting:
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
             raise unknown_name("export", self.format, FORMATS)
-        if self.view == "together" and self.format not in ("stepmark", "potato"):
+        if self.view == "together" and self.format != "stepmark":
             raise UsageError(
                 f"the view together puts several judges into a row, and {self.format} holds one: take annotators or decided"
             )
@@ -166,8 +158,7 @@ class _RowMaker:
         judged = self._judged(answers)
         if len(answers) == 1:
             return judged
-        usual: Agreement = "first-error-agrees" if self.project.mode == "first_error" else "majority"
-        rule = self.settings.agreement or usual
+        rule: Rule = "first-error-agrees" if self.project.mode == "first_error" else "majority"
         view = Consensus(rule=rule, axis=self.project.axis).view(
             LabelledSolution(solution=self.item.solution, judgements=judged)
         )
@@ -218,10 +209,6 @@ class _RowMaker:
 
     def _note(self, voice: AnnotatorMarks | Decision, step: int) -> str | None:
         marks = voice.marks
-        if self.settings.format == "potato":
-            suggested = self._suggested(step)
-            same = suggested is not None and suggested.rating == marks.ratings[step]
-            return CONFIRMED if same and self.project.help.show == "before" else None
         if self.settings.format == "who-and-when":
             types = [name for at, name in marks.error_types if at == step]
             return "; ".join([*types, *(text for at, text in marks.notes if at == step)]) or None
@@ -233,17 +220,8 @@ class _RowMaker:
         parts += [text for at, text in marks.notes if at == step]
         return "; ".join(parts) or None
 
-    def _suggested(self, step: int) -> Suggestion | None:
-        """The suggested rating of a step, where the project shows suggestions."""
-        if self.project.help.show == "never" or step >= len(self.item.suggestions):
-            return None
-        suggestion = self.item.suggestions[step]
-        return None if suggestion is None or suggestion.rating is None else suggestion
-
     def _row(self, voices: Sequence[AnnotatorMarks | Decision], judgements: Steps) -> LabelledRow:
         item = self.item
-        if self.settings.format == "potato":
-            judgements = tuple((*step, *self._ai(number)) for number, step in enumerate(judgements))
         solution = replace(item.solution, id=item.solution.id or item.id)
         return LabelledRow(
             labelled=LabelledSolution(solution=solution, judgements=judgements),
@@ -252,29 +230,12 @@ class _RowMaker:
             meta=self._meta(voices),
         )
 
-    def _ai(self, step: int) -> Iterator[Judgement]:
-        if (suggested := self._suggested(step)) is not None:
-            yield Judgement(
-                kind="correctness",
-                judge=AI,
-                rating=suggested.rating,
-                note=suggested.reason,
-                axis=self.project.axis,
-            )
-
     def _meta(self, voices: Sequence[AnnotatorMarks | Decision]) -> dict[str, Any]:
-        item, project, format = self.item, self.project, self.settings.format
+        item = self.item
         own = {key: value for key, value in item.meta.items() if key not in _SOURCE_FACTS}
-        meta = {"from": item.id, **own, "format": "annotation"}
-        if format == "prm800k":
-            return meta | {"format": "prm800k", "prm800k": self._prm800k(voices)}
-        if format == "potato":
-            index = list(item.potato_index or range(len(item.solution.steps)))
-            facts = {"mode": project.mode, "allow_neutral": project.allow_neutral, "index": index}
-            return meta | {"potato": facts}
         annotation: dict[str, Any] = {
-            "project": project.title,
-            "mode": project.mode,
+            "project": self.project.title,
+            "mode": self.project.mode,
             "role": "work",
             "view": self.settings.view,
             "answers": [_facts(voice) for voice in voices if isinstance(voice, AnnotatorMarks)],
@@ -283,26 +244,7 @@ class _RowMaker:
             if isinstance(voice, Decision):
                 more = {"reason": voice.reason, "over": list(voice.over)}
                 annotation["decision"] = _facts(voice) | more
-        return meta | {"annotation": annotation}
-
-    def _prm800k(self, voices: Sequence[AnnotatorMarks | Decision]) -> dict[str, Any]:
-        source = self.item.meta.get("prm800k")
-        facts = {key: source[key] for key in IN_META if key in source} if isinstance(source, dict) else {}
-        facts |= {
-            "is_quality_control_question": False,
-            "is_initial_screening_question": False,
-            "flagged": sorted({step for each in voices for step in each.marks.unsure if step is not None}),
-        }
-        if len(voices) == 1:
-            (voice,) = voices
-            at = None if voice.at is None else datetime.fromtimestamp(voice.at, UTC)
-            # As PRM800K writes it: UTC, without a zone.
-            facts["timestamp"] = None if at is None else at.replace(tzinfo=None).isoformat()
-            facts["total_time"] = round(voice.seconds * 1000) if isinstance(voice, AnnotatorMarks) else None
-            ended = voice.marks.first_wrong is not None or -1 in voice.marks.ratings
-            if None in voice.marks.unsure and not ended:
-                facts["finish_reason"] = "give_up"
-        return facts
+        return {"from": item.id, **own, "format": "annotation", "annotation": annotation}
 
 
 def _facts(voice: AnnotatorMarks | Decision) -> dict[str, Any]:

@@ -19,10 +19,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
-from stepmark.annotation.marks import Rating
 from stepmark.annotation.project import TRACES, Project
 from stepmark.data.formats.potato import STEPS_KEYS, PotatoFields, shown
-from stepmark.data.formats.rows import Counts, LabelledRow, ReaderSettings, origin, outcome_of
+from stepmark.data.formats.rows import Counts, LabelledRow, Rating, ReaderSettings, origin, outcome_of
 from stepmark.data.labelled import detect, format_named
 from stepmark.data.reading import Row, by_file, read_rows
 from stepmark.data.solutions import is_graded, ungraded
@@ -65,8 +64,6 @@ class Item:
     """Whether the final answer is right; None when unknown."""
     suggestions: tuple[Suggestion | None, ...] = ()
     """One a step, or empty when there are none."""
-    potato_index: tuple[int, ...] | None = None
-    """For each step, its index in Potato's list of steps, which counts turns of users and tools too; None: the same."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """What else the source row held, kept for the export."""
 
@@ -144,7 +141,6 @@ def _items(row: Row, format: str, project: Project, tally: Counts) -> Iterator[I
         yield _of_trace(row, project, tally)
         return
     reader = format_named(format).read
-    suggests = project.labels == "suggestions"
     row, graded = ungraded(row), row
     results = list(reader(row, ReaderSettings(quality_control=True), tally))
     spoken: list[LabelledRow] = []
@@ -152,8 +148,8 @@ def _items(row: Row, format: str, project: Project, tally: Counts) -> Iterator[I
         with suppress(InputError):  # a conversation of nothing but thoughts
             spoken = list(reader(row, ReaderSettings(quality_control=True, reasoning="drop"), Counts()))
     for labelled, without in zip_longest(results, spoken[: len(results)]):
-        suggestions = suggestions_of(labelled.labelled.on_axis(project.axis)) if suggests else ()
-        if suggests and not suggestions and is_graded(graded):
+        suggestions = suggestions_of(labelled.labelled.on_axis(project.axis))
+        if not suggestions and is_graded(graded):
             suggestions = score_row(graded, len(labelled.solution.steps)).suggestions()
         yield Item(
             id=labelled.solution.id or labelled.origin,
@@ -187,15 +183,12 @@ def _of_trace(row: Row, project: Project, tally: Counts) -> Item:
             text=project.step_text_key,
         ),
     )
-    thoughts = tuple(trace.turns[turn].thought or "" for turn in trace.step_of)
     meta = origin(row, TRACES, {})
-    index = tuple(trace.step_of)
     return Item(
         id=trace.solution.id or row.place,
         solution=trace.solution,
-        thoughts=thoughts,
+        thoughts=trace.thoughts,
         outcome=outcome_of(row.data) if "outcome" in row.data else outcome_of(meta),
-        potato_index=None if index == tuple(range(len(index))) else index,
         meta=meta,
     )
 
@@ -242,7 +235,7 @@ class ScoreRow:
     def suggestions(self) -> Suggestions:
         """Of each step."""
         steps = StepScores(scores=self.scores, kind=self.score_kind, critiques=self.critiques)
-        return suggestions_of_scores(self.prm, steps, self.threshold)
+        return _of_scores(self.prm, steps, self.threshold)
 
 
 def score_row(row: Row, steps: int) -> ScoreRow:
@@ -267,7 +260,7 @@ def score_row(row: Row, steps: int) -> ScoreRow:
     return given
 
 
-def suggestions_of_scores(name: str, steps: StepScores, threshold: float | None) -> Suggestions:
+def _of_scores(name: str, steps: StepScores, threshold: float | None) -> Suggestions:
     """A suggestion a step that has a score."""
     suggestions: list[Suggestion | None] = []
     for step, score in enumerate(steps.scores):

@@ -47,24 +47,15 @@ is marked.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
-from pydantic import BeforeValidator
-
+from stepmark.data.formats.rows import Rating
 from stepmark.errors import InputError
 from stepmark.metrics.first_error import first_wrong
 
 Mode = Literal["first_error", "per_step"]
 
 
-def _whole(value: Any) -> Any:
-    # A literal type compares with ==, so that JSON's `true` and `1.0` would pass as 1.
-    if type(value) is not int:
-        raise ValueError("Input should be -1, 0 or 1")
-    return value
-
-
-Rating = Annotated[Literal[-1, 0, 1], BeforeValidator(_whole)]
 NO_ERROR = -1
 """`first_error` of a solution without one, as everywhere in stepmark."""
 

@@ -70,8 +70,6 @@ class Project:
     None: told by each file's first row."""
     columns: dict[str, str] = field(default_factory=dict)
     """Which column of the files is what, where its name is neither ours nor a common one: {problem: question}; docs: files."""
-    labels: Literal["ignore", "suggestions"] = "suggestions"
-    """What becomes of labels that stand in the files of `items`: suggestions (shown as `help.show` says), or nothing."""
     id_key: str = "id"
     """Where a trace has its id."""
     text_key: str | None = None
@@ -140,13 +138,11 @@ class Loaded:
     """In words: keys that are not used, schemes that are not shown."""
 
 
-def load_project(
-    path: str | Path, settings: Mapping[str, Any] | None = None, *, suggest: bool = False
-) -> Loaded:
+def load_project(path: str | Path, settings: Mapping[str, Any] | None = None) -> Loaded:
     """A project from a `.yaml` file of settings or of a Potato configuration (it has `annotation_schemes`), or from a file of items.
 
     `settings` are more, as plain data with the same keys (a part's as a mapping), which override the file's. Suggestions are shown from the
-    start where the items were graded or are given some (`suggest`), and no project says otherwise.
+    start where the items were graded, and no project says otherwise.
 
     Raises:
         InputError: with `FILE:KEY`: a key that is not known (the nearest is named), a value of another type or out of range, a file that
@@ -156,7 +152,7 @@ def load_project(
     file, notes = Path(path), list[str]()
     check_readable(str(file), folder=True)
     if file.suffix not in (".yaml", ".yml"):
-        shown = {"help": {"show": "before"}} if suggest or is_graded(next(read_rows(file))) else {}
+        shown = {"help": {"show": "before"}} if is_graded(next(read_rows(file))) else {}
         given = {"items": [str(file)], **shown, **(settings or {})}
         return Loaded(project=_project(given, "command line", Path()))
     data = read_settings(file)
@@ -193,12 +189,7 @@ def _project(data: dict[str, Any], where: str, folder: Path) -> Project:
 
 
 def _check_settings(project: Project) -> None:
-    """Refuse settings that are each right and do not work together.
-
-    Raises:
-        SettingError: a blank name, `allow_neutral` in mode `first_error`, error types that are blank or alike.
-        UnknownNameError: no such format.
-    """
+    """Refuse settings that are each right and do not work together."""
     for key, text in (
         ("axis", project.axis),
         ("name", project.title),

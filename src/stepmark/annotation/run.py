@@ -7,7 +7,7 @@ whatever is done to it needs no other file, and the app may be running meanwhile
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from stepmark.annotation.export import Agreement, Exporting, View, export
+from stepmark.annotation.export import Exporting, View, export
 from stepmark.data.formats.rows import Counts
 from stepmark.data.reading import read_rows
 from stepmark.errors import InputError, MissingExtraError, UsageError
@@ -26,7 +26,6 @@ from stepmark.store import Results, atomic_rows, check_outputs, is_stream
 from stepmark.words import amount
 
 if TYPE_CHECKING:
-    from stepmark.annotation.items import Item
     from stepmark.annotation.store import Store
 
 LOOPBACK = "127.0.0.1"
@@ -46,8 +45,6 @@ def annotate(
     mode: Literal["first_error", "per_step"] | None = None,
     allow_neutral: bool = False,
     overlap: int | None = None,
-    suggest: str | None = None,
-    threshold: float | None = None,
     columns: Mapping[str, str] | None = None,
 ) -> None:
     """Serve a web app where people label the steps of solutions; no click that it acknowledged is lost.
@@ -64,8 +61,6 @@ def annotate(
         mode: what is asked: the first wrong step, or a rating of each. Default: as the project says, else the first wrong step.
         allow_neutral: steps may be neutral, in mode per_step.
         overlap: how many annotators label each item. Default: as the project says, else 1.
-        suggest: pre-labels: a PRM's name.
-        threshold: a score under it suggests an error. Default: the PRM's own.
         columns: names of columns of the items, where they differ: problem=question,solution=response.
 
     Raises:
@@ -76,8 +71,6 @@ def annotate(
     _check_packages()
     from stepmark.annotation.project import load_project
 
-    if threshold is not None and suggest is None:
-        raise UsageError("`threshold` is of suggestions: give `suggest` too")
     base = _base_url(host, port, url)
     given = {
         "axis": axis,
@@ -87,7 +80,7 @@ def annotate(
         "columns": columns,
     }
     given = {key: value for key, value in given.items() if value is not None}
-    loaded = load_project(file, given, suggest=suggest is not None)
+    loaded = load_project(file, given)
     for note in loaded.notes:
         _say(f"note: {note}")
 
@@ -99,9 +92,7 @@ def annotate(
 
     with ExitStack() as stack:
         listening = stack.enter_context(listen(host, port))
-        items: Sequence[Item] = read_items(loaded.project)
-        if suggest is not None:
-            items = _suggested(items, suggest, threshold)
+        items = read_items(loaded.project)
         store = stack.enter_context(Store(str(database or default_database(file))))
         count = store.prepare(loaded.project, items, base)
         admin = store.person(ADMIN)
@@ -152,7 +143,6 @@ def export_labels(
     out: str | Path | None = None,
     format: str = "stepmark",
     view: View | None = None,
-    agreement: Agreement | None = None,
     neutral: Literal["positive", "negative", "drop"] | None = None,
     unfinished: bool = False,
     force: bool = False,
@@ -162,11 +152,9 @@ def export_labels(
     Args:
         project: its file, or its database: an SQLite file or a PostgreSQL URL.
         out: write the rows to this file, gzipped if its name ends in .gz; "-" for standard output.
-        format: the format to write: stepmark, prm800k, trl, math-shepherd, processbench, potato or who-and-when.
+        format: the format to write: stepmark, prm800k, trl, math-shepherd, processbench or who-and-when.
         view: "together", a row an item with all judgements; "annotators", a row an answer; "decided", a row an item with the decision.
-            Default: together for stepmark, annotators for prm800k and potato, decided for the others.
-        agreement: how several annotators agree, in the view decided. Default: first-error-agrees in mode first_error, majority in
-            per_step.
+            Default: together for stepmark, annotators for prm800k, decided for the others.
         neutral: what a neutral rating becomes where a format has only right and wrong.
         unfinished: export answers that are not submitted too.
         force: overwrite a file that is there.
@@ -181,7 +169,6 @@ def export_labels(
     settings = Exporting(
         format=format,
         view=view,
-        agreement=agreement,
         neutral=neutral,
         unfinished=unfinished,
     )
@@ -257,14 +244,3 @@ def _base_url(host: str, port: int, url: str | None) -> str:
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.path or parts.query:
         raise UsageError(f"`url` {url}: expected http://NAME[:PORT] or https://NAME[:PORT]")
     return base
-
-
-def _suggested(items: Sequence[Item], source: str, threshold: float | None) -> Sequence[Item]:
-    from stepmark.annotation.suggestions import suggest
-
-    suggested = suggest(items, source, threshold=threshold)
-    if suggested.without:
-        item, why = suggested.without[0]
-        more = ", …" if len(suggested.without) > 1 else ""
-        _say(f"no suggestion for {amount(len(suggested.without), 'item')}: {item}: {why}{more}")
-    return suggested.items

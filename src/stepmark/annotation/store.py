@@ -181,12 +181,7 @@ class Log:
 
 
 class Store:
-    """A project's database: an SQLAlchemy URL of SQLite or PostgreSQL, or the path of an SQLite file. `clock` gives Unix time.
-
-    Raises:
-        UsageError: another kind of database, tables of another version, or nothing there and `create` is false.
-        MissingExtraError: PostgreSQL without its driver.
-    """
+    """A project's database: an SQLAlchemy URL of SQLite or PostgreSQL, or the path of an SQLite file. `clock` gives Unix time."""
 
     def __init__(self, url: str, *, create: bool = True, clock: Callable[[], float] = time.time) -> None:
         self.clock = clock
@@ -306,11 +301,7 @@ class Store:
             return len(known)
 
     def project(self) -> Project:
-        """The settings of the project at its last start.
-
-        Raises:
-            UsageError: none are stored.
-        """
+        """The settings of the project at its last start."""
         stored = self.setting("project")
         if stored is None:
             raise UsageError(
@@ -613,11 +604,7 @@ def _set(connection: Connection, key: str, value: str) -> None:
 
 
 def _database_url(url: str) -> str:
-    """A path or a URL as SQLAlchemy takes it.
-
-    Raises:
-        UsageError: not SQLite and not PostgreSQL.
-    """
+    """A path or a URL as SQLAlchemy takes it."""
     if "://" not in url:
         return f"sqlite:///{Path(url).absolute()}"
     scheme, _, rest = url.partition("://")

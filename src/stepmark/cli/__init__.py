@@ -162,11 +162,7 @@ def _refused(error: Exception) -> Exception | None:
 
 
 def _flush() -> None:
-    """Write what is still buffered of standard output.
-
-    Raises:
-        StorageError: it is a file, and the disk is full or broken.
-    """
+    """Write what is still buffered of standard output."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

@@ -11,7 +11,6 @@ import platform
 import re
 import shutil
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, distribution, version
@@ -21,7 +20,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 import stepmark
-from stepmark.errors import CheckpointError, MissingExtraError, StepmarkError, UsageError
+from stepmark.errors import CheckpointError, StepmarkError, UsageError
 from stepmark.models.memory import memory_lines
 
 State = Literal["ok", "missing", "broken"]
@@ -55,7 +54,6 @@ class Check:
 
 def doctor_command(
     *,
-    deep: Annotated[bool, Parameter("--deep")] = False,
     as_json: Annotated[bool, Parameter("--json")] = False,
     prm: Annotated[str | None, Parameter("--prm")] = None,
     family: Annotated[str | None, Parameter("--family")] = None,
@@ -66,7 +64,6 @@ def doctor_command(
     Exit code 0: what is installed works; 1: something that is installed is broken.
 
     Args:
-        deep: Load the default PRM, grade one solution and show the time.
         as_json: Print one JSON object.
         prm: Show only the memory that this PRM takes, by its file headers, and whether this machine has it.
         family: With the PRM, its family (stepmark families).
@@ -75,7 +72,7 @@ def doctor_command(
     if prm is not None:
         print("\n".join(memory_lines(prm, family=family, device=device)))
         return 0
-    checks = list(examine(deep=deep))
+    checks = list(examine())
     healthy = all(check.state != "broken" for check in checks)
     if as_json:
         rows = [asdict(check) for check in checks]
@@ -89,16 +86,14 @@ def doctor_command(
     return 0 if healthy else 1
 
 
-def examine(*, deep: bool = False) -> Iterator[Check]:
-    """Check everything; with `deep`, load the default PRM and grade too."""
+def examine() -> Iterator[Check]:
+    """Check everything."""
     python = f"Python {platform.python_version()} ({sys.executable})"
     text = f"{stepmark.__version__} in {Path(stepmark.__file__).parent}, {python}"
     yield Check(name="stepmark", state="ok", text=text)
     yield from check_packages()
-    for check in (check_machine, check_torch, check_models, check_default_prm, check_sandbox, check_hub):
+    for check in (check_machine, check_torch, check_models, check_default_prm, check_sandbox):
         yield check()
-    if deep:
-        yield check_grading()
 
 
 def check_packages() -> Iterator[Check]:
@@ -248,42 +243,3 @@ def check_sandbox() -> Check:
         return Check(name="code verifier", state="missing", text=str(error).split(".\n")[0], todo=todo)
     text = "bubblewrap: programs have no network and none of your files"
     return Check(name="code verifier", state="ok", text=text)
-
-
-def check_hub() -> Check:
-    """The Hugging Face hub: its cache, whether there is a token, and whether it answers."""
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    has_token = bool(os.environ.get("HF_TOKEN")) or (home / "token").is_file()
-    text = f"cache {home / 'hub'}, {'a token' if has_token else 'no token (gated models need one)'}"
-    if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
-        return Check(name="hub", state="ok", text=f"{text}, offline by HF_HUB_OFFLINE")
-    import httpx
-
-    try:
-        httpx.head("https://huggingface.co", timeout=3)
-    except httpx.HTTPError as error:
-        todo = "only for models of the hub: connect, or set HF_HUB_OFFLINE=1"
-        text += f"; huggingface.co does not answer ({error})"
-        return Check(name="hub", state="missing", text=text, todo=todo)
-    return Check(name="hub", state="ok", text=f"{text}; huggingface.co answers")
-
-
-def check_grading() -> Check:
-    """Whether the default PRM loads and grades, and how long that takes."""
-    from stepmark.models.remote.wire import PROBLEM, STEPS
-
-    start = time.perf_counter()
-    try:
-        prm = stepmark.load_prm("default")
-        loaded = time.perf_counter()
-        scores = list(prm.score(PROBLEM, steps=STEPS))
-    except MissingExtraError as error:
-        return Check(name="grading", state="missing", text=str(error))
-    except (StepmarkError, ImportError, OSError, RuntimeError) as error:
-        return Check(name="grading", state="broken", text=f"the default PRM failed: {error}")
-    if len(scores) != len(STEPS) or not all(score is not None and 0 <= score <= 1 for score in scores):
-        text = f"expected {len(STEPS)} probabilities, the default PRM gave {scores}"
-        return Check(name="grading", state="broken", text=text)
-    graded = (time.perf_counter() - loaded) * 1e3
-    text = f"the default PRM loads in {loaded - start:.1f} s, grades two steps in {graded:.0f} ms"
-    return Check(name="grading", state="ok", text=text)

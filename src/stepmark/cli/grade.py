@@ -20,6 +20,7 @@ SHOWN = 5
 """Solutions shown in full on a terminal."""
 
 
+@opt.documented_by(grade)
 def grade_command(
     file: Annotated[
         opt.FileOrDash,
@@ -39,28 +40,26 @@ def grade_command(
     marker: Annotated[str | None, opt.in_data("--marker")] = None,
     reasoning: opt.Reasoning = "keep",
     orm: Annotated[str | None, opt.in_model("--orm")] = None,
-    truncate: Annotated[bool, opt.in_model("--truncate")] = False,
-    seed: Annotated[int, opt.in_model("--seed")] = 0,
-    show: Annotated[int | None, opt.in_output("--show")] = None,
-    push: Annotated[str | None, opt.in_output("--push")] = None,
+    truncate: Annotated[bool, opt.in_model("--truncate", help=opt.TRUNCATE)] = False,
+    seed: Annotated[int, opt.in_model("--seed", help=opt.SEED)] = 0,
+    show: Annotated[
+        int | None,
+        opt.in_output(
+            "--show",
+            help="Print this many graded solutions for people, in colour on a terminal (5 there unless --out is given).",
+        ),
+    ] = None,
+    push: Annotated[
+        str | None,
+        opt.in_output(
+            "--push",
+            help="Send the scores to the tracer that the traces are from, when they stand in --out: langfuse-scores, langsmith-feedback or phoenix-annotations. Address and keys are those of its own environment variables.",
+        ),
+    ] = None,
     place: opt.BatchDevice = opt.BatchDevice(),
     cluster: Annotated[Cluster, opt.CLUSTER] = Cluster(),
 ) -> int:
-    """Grade solutions step by step with a PRM.
-
-    Args:
-        out: write the graded rows to this file, gzipped if its name ends in .gz; "-" for standard output.
-        report: write an HTML report, which needs no network, to this file.
-        threshold: a step whose score is under this is an error. Default: the PRM's own.
-        aggregate: how step scores become one number: product, min, mean, last, max, sum-logit or softmin. Default: the PRM's own.
-        checks: exact checks beside the PRM, which prove that a step is wrong: all, none, names with commas between them (equation,unit,algebra,answer), or auto, which is all with the default PRM and none with any other. Thoughts are checked only with all,thoughts.
-        marker: the text that ends each step, for split marker and auto.
-        orm: an outcome reward model: its one verdict on the whole solution stands beside the steps.
-        truncate: score what fits of a solution that is too long and leave the later steps None, instead of raising.
-        seed: for generative PRMs, the seed of their samples.
-        show: print this many graded solutions for people, in colour on a terminal (5 there unless --out is given).
-        push: send the scores to the tracer that the traces are from, when they stand in --out: langfuse-scores, langsmith-feedback, phoenix-annotations or otel-evaluations. Address and keys are those of its own environment variables.
-    """
+    """See `stepmark.grade`."""
     if show and out is not None and is_stream(out):
         raise UsageError(f"`show` prints where `out` {out} puts the rows; give `out` a file's name")
     if push is not None:

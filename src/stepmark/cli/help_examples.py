@@ -46,10 +46,6 @@ EXAMPLES = {
         f"stepmark evaluate search --data problems.jsonl {_POLICY} --budgets 4000",
         "stepmark evaluate search --data problems.jsonl --policy my-model --budgets 2000 8000",
     ),
-    "evaluate robustness": (
-        "stepmark evaluate robustness --data labelled.jsonl",
-        "stepmark evaluate robustness --data labelled.jsonl --prm my-prm --limit 100",
-    ),
     "evaluate disagreement": (
         "stepmark evaluate disagreement --data labelled.jsonl",
         "stepmark evaluate disagreement --data labelled.jsonl --process scores --prm my-prm --threshold 0.3",
@@ -57,10 +53,6 @@ EXAMPLES = {
     "evaluate verifier": (
         "stepmark evaluate verifier --data pairs.jsonl",
         "stepmark evaluate verifier --data pairs.jsonl --verifier math number",
-    ),
-    "evaluate calibration": (
-        "stepmark evaluate calibration --data labelled.jsonl",
-        "stepmark evaluate calibration --data labelled.jsonl --prm my-prm --out calibration",
     ),
     "evaluate drift": (
         "stepmark evaluate drift --data early.jsonl late.jsonl",

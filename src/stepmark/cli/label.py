@@ -163,6 +163,7 @@ def _formulas(
 
 
 @app.command
+@opt.documented_by(plant_errors)
 def exact(
     file: Annotated[opt.FileOrDash | None, Parameter(help=f"right solutions: {opt.ROWS}")] = None,
     /,
@@ -176,15 +177,7 @@ def exact(
     columns: opt.Columns | None = None,
     keep_going: opt.KeepGoing = False,
 ) -> int:
-    """Errors put on purpose into right solutions, with true labels; needs no model.
-
-    Args:
-        out: write the labelled solutions to this file (format stepmark-labels), gzipped if its name ends in .gz; "-" for standard output. What is left out is listed in OUT.refused.jsonl.
-        arithmetic: in the place of solutions: right solutions of this many problems of the arithmetic world, made from seed.
-        wrong: wrong variants of each solution, at most: of every kind in turn, as far as there are places for them.
-        kinds: kinds of errors to put in; repeat for several: value, operand, operation, unit, dropped, repeated, jump, "early stop".
-        seed: seed of the places and the errors.
-    """
+    """See `labels.exact.plant_errors`."""
     made = plant_errors(
         file,
         out=out,
@@ -201,6 +194,7 @@ def exact(
 
 
 @app.command
+@opt.documented_by(combine)
 def consensus(
     *file: Annotated[
         opt.FileOrDash,
@@ -217,16 +211,7 @@ def consensus(
     columns: opt.Columns | None = None,
     axis: Annotated[str, opt.in_method("--axis")] = DEFAULT_AXIS,
 ) -> int:
-    """What several labelled files of the same solutions agree on.
-
-    Args:
-        out: write the solutions that are kept to this file (format stepmark-labels), gzipped if its name ends in .gz; "-" for standard output. The others stand in OUT.dropped.jsonl, each with its reason.
-        rule: what counts as agreement: first-error-agrees or majority.
-        sources: names of the judges that take part; repeat for several. A silent source counts as not knowing. Default: every judge of the files.
-        least: sources that must have judged a solution, 1 or more.
-        values: read a source's shares of successes too, where it gives no rating: over this, in [0, 1), is right; 0 for hard labels.
-        axis: which judgements are compared, where steps are judged on several axes: the name of a criterion. Default: whether the step is right.
-    """
+    """See `labels.consensus.combine`."""
     combined = combine(
         file, out=out, rule=rule, sources=sources, least=least, values=values, columns=columns, axis=axis
     )

@@ -1,17 +1,17 @@
 """What commands share: the panels of the help, and options that several commands take, each written once.
 
-An option is an annotated parameter of a command's function: `threshold: Annotated[float | None, in_common("--threshold")] = None`, with its help
-in the docstring. `in_common`, `in_data` and so on say in which panel of the help it stands. The settings of a method
+An option is an annotated parameter of a command's function: `threshold: Annotated[float | None, in_common("--threshold")] = None`. Its help is that
+of the argument of the same name in the docstring of the function that the command calls (`documented_by`). `in_common`, `in_data` and so on say in which panel of the help it stands. The settings of a method
 are the fields of its class: `FIELDS` makes each a flag.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from cyclopts import Group, Parameter, Token
 
@@ -20,6 +20,19 @@ from stepmark.models.lazy import Bits, Lazy
 from stepmark.models.load import lazy_prm
 from stepmark.models.policies import Dtype
 from stepmark.models.prm import PRM
+
+Command = TypeVar("Command", bound=Callable[..., int])
+
+
+def documented_by(function: Callable[..., object]) -> Callable[[Command], Command]:
+    """Give a command the docstring of the function that it calls: its help, and that of options whose names are those of arguments."""
+
+    def take(command: Command) -> Command:
+        command.__doc__ = function.__doc__
+        return command
+
+    return take
+
 
 METHOD = Group("Method", sort_key=4)
 MACHINE = Group("Machine", sort_key=6)
@@ -47,6 +60,10 @@ def fields_but(*names: str) -> Parameter:
 
 CLUSTER = Parameter(name="*", group=MACHINE)
 
+TRUNCATE = (
+    "Score what fits of a solution that is too long and leave the later steps None, instead of raising."
+)
+SEED = "For generative PRMs, the seed of their samples."
 ROWS = "JSON lines, CSV, TSV, Parquet or a JSON list, or a folder of them"
 
 

@@ -10,6 +10,7 @@ from stepmark.cli import options as opt
 from stepmark.integrations.hub import publish
 
 
+@opt.documented_by(publish)
 def publish_command(
     folder: Annotated[str, Parameter(help="the checkpoint's folder")],
     repo: Annotated[str, Parameter(help="the repository as OWNER/NAME; made if it does not exist")],
@@ -19,13 +20,7 @@ def publish_command(
     message: Annotated[str | None, opt.in_common("--message")] = None,
     dry_run: Annotated[bool, opt.in_common("--dry-run")] = False,
 ) -> int:
-    """Publish a checkpoint with its card on the Hugging Face hub, in one commit.
-
-    Args:
-        private: make the repository private.
-        message: message of the commit.
-        dry_run: check only, and send nothing.
-    """
+    """See `stepmark.publish`."""
     files, commit = publish(folder, repo, private=private, message=message, dry_run=dry_run)
     for name, size in files.items():
         print(f"  {name}  {size / 1e6:.1f} MB")

@@ -10,7 +10,6 @@ from cyclopts import Parameter
 from stepmark.cli import options as opt
 from stepmark.cli import print_note
 from stepmark.errors import SettingError, UsageError
-from stepmark.rl.hacking import HackingWatch
 from stepmark.rl.run import train_policy
 from stepmark.rl.settings import Implicit, PolicyTraining, Refitting
 
@@ -54,11 +53,7 @@ class RefitOptions:
 
 
 def _switched(kind: Any, switch: str, options: ImplicitOptions | RefitOptions) -> Any:
-    """What a switch turns on, from its options, whose names begin with that of the switch; None where it is off.
-
-    Raises:
-        UsageError: an option without its switch.
-    """
+    """What a switch turns on, from its options, whose names begin with that of the switch; None where it is off."""
     if not vars(options)[switch]:
         idle = [name for name, value in vars(options).items() if value != vars(type(options)())[name]]
         if idle:
@@ -73,6 +68,7 @@ def _switched(kind: Any, switch: str, options: ImplicitOptions | RefitOptions) -
         raise SettingError(f"{switch}_{error.setting}", error.value, error.expected) from None
 
 
+@opt.documented_by(train_policy)
 def rl_command(
     file: Annotated[opt.FileOrDash, Parameter(help=f"problems with reference answers: {opt.ROWS}")],
     /,
@@ -83,50 +79,21 @@ def rl_command(
     settings: Annotated[tuple[str, ...], opt.in_common("--set")] = (),
     out: Annotated[opt.FileOrDash, opt.in_common("--out")],
     held_out: Annotated[opt.FileOrDash | None, opt.in_common("--held-out")] = None,
-    updates: Annotated[int, opt.in_common("--updates")] = 100,
-    learning_rate: Annotated[float | None, opt.in_common("--learning-rate")] = None,
-    lora_rank: Annotated[int | None, opt.in_common("--lora-rank")] = None,
     stop_on_hack: Annotated[bool, opt.in_common("--stop-on-hack")] = False,
     columns: opt.Columns | None = None,
     verifier: opt.Verifier = "math",
     answers: Annotated[Literal["stated", "marked"], opt.in_method("--answers")] = "marked",
     isolation: opt.IsolationOption | None = None,
     prm_options: Annotated[opt.PRMOptions, opt.without("prm")] = opt.PRMOptions(),
-    training: Annotated[
-        PolicyTraining, opt.fields_but("updates", "learning_rate", "lora_rank", "token_budget")
-    ] = PolicyTraining(),
-    watch: Annotated[HackingWatch, opt.FIELDS] = HackingWatch(),
+    training: Annotated[PolicyTraining, opt.FIELDS] = PolicyTraining(),
+    threshold: Annotated[float | None, opt.in_method("--threshold")] = None,
     implicit: ImplicitOptions = ImplicitOptions(),
-    implicit_model: Annotated[str | None, opt.in_method("--implicit-model")] = None,
     refit: RefitOptions = RefitOptions(),
     no_reference: Annotated[bool, opt.in_method("--no-reference")] = False,
-    token_budget: Annotated[int, opt.in_machine("--token-budget")] = 8192,
     dtype: Annotated[Literal["auto", "float32", "bfloat16"], opt.in_machine("--dtype")] = "auto",
     device: Annotated[str, opt.in_machine("--device")] = "auto",
 ) -> int:
-    """Train a policy with process rewards, watched for reward hacking.
-
-    The policy writes several solutions of each problem, a verifier compares their answers, the PRM scores their steps, and a credit method
-    turns both into an advantage for each token. A run that is interrupted continues from the last saved update.
-
-    Args:
-        policy: the policy to train: a folder or hub name of a causal language model, or stepmark:arithmetic.
-        prm: the PRM, as for stepmark grade. Beside a credit method that reads no steps it only watches. Default: none.
-        credit: the credit method: grpo, rloo, process-grpo, min-form, progress, prime, ppo, discounted, mt-grpo, or "package.module:Class". Default: min-form with a PRM, prime with an implicit one, else grpo.
-        settings: a field of the credit method, as name=value; repeat for several.
-        out: folder of the run: the checkpoint of the last weights with its card, report.html, history.jsonl and monitor.jsonl; its folder best is the checkpoint with the best held-out accuracy before any alarm.
-        held_out: problems to measure on, which are not trained on: how many to take out of the problems, or a file of others. Default: 100, at most a fifth of the problems.
-        updates: rounds of sampling, scoring and learning.
-        learning_rate: constant after the warm-up. Default: 1e-6 with all weights, 1e-5 with LoRA.
-        lora_rank: rank of LoRA adapters. Default: all weights are trained.
-        stop_on_hack: stop at the monitor's alarm.
-        answers: which answers of a solution count: stated, also its concluding statement; marked, only a box, ####, "the answer is".
-        implicit_model: what the implicit PRM starts from: a folder or hub name with the policy's tokenizer. Default: the policy's own start.
-        no_reference: keep no copy of the starting policy: less memory and time, and the divergence from it is not known.
-        token_budget: padded tokens a forward pass: bounds memory, changes no result.
-        dtype: precision of the policy. auto: as saved with LoRA, else float32, because small updates vanish in bfloat16.
-        device: where models run: auto, cpu, cuda or cuda:NUMBER.
-    """
+    """See `stepmark.train_policy`."""
     trained = train_policy(
         file,
         policy,
@@ -135,21 +102,14 @@ def rl_command(
         credit=credit,
         settings=settings,
         held_out=int(held_out) if held_out is not None and held_out.isdigit() else held_out,
-        training=replace(
-            training,
-            updates=updates,
-            learning_rate=learning_rate,
-            lora_rank=lora_rank,
-            token_budget=token_budget,
-        ),
+        training=training,
         stop_on_hack=stop_on_hack,
         verifier=verifier,
         answers=answers,
         isolation=isolation,
         columns=columns,
-        watch=watch,
+        threshold=threshold,
         implicit=_switched(Implicit, "implicit", implicit),
-        implicit_model=implicit_model,
         refit=_switched(Refitting, "refit", refit),
         no_reference=no_reference,
         dtype=dtype,

@@ -15,6 +15,7 @@ from stepmark.models.policies import lazy_policy
 from stepmark.sampling.run import sample
 
 
+@opt.documented_by(sample)
 def sample_command(
     file: Annotated[opt.FileOrDash, Parameter(help=f"problems: {opt.ROWS}")],
     /,
@@ -39,19 +40,7 @@ def sample_command(
     place: opt.PolicyDevice = opt.PolicyDevice(),
     cluster: Annotated[Cluster, opt.CLUSTER] = Cluster(),
 ) -> int:
-    """Sample solutions of problems from a policy.
-
-    Args:
-        out: write the solutions to this file, one JSON line each, gzipped if its name ends in .gz.
-        n: solutions of each problem, 1 or more.
-        temperature: sampling temperature, 0 or more; 0 with n 1 is greedy.
-        max_tokens: the longest solution, in tokens.
-        seed: seed of the samples.
-        top_p: sample among the likeliest tokens that together have this share of the probability, in (0, 1].
-        prompt: ask as the user's turn of a chat, or as plain text, for base models.
-        instruction: what is written after the problem; "" for nothing.
-        in_flight: problems that are asked about at once.
-    """
+    """See `stepmark.sample`."""
     if out is None:
         raise UsageError("expected `out`: the file that the solutions are written to")
     samples = sample(

@@ -15,6 +15,7 @@ SERVER = Parameter(name="*", group=Group("Server", sort_key=4))
 CHAT = Parameter(name="*", group=Group("Chat model", sort_key=4.5))
 
 
+@opt.documented_by(serve)
 def serve_command(
     *,
     prm: opt.PRMOptions = opt.PRMOptions(),
@@ -23,27 +24,15 @@ def serve_command(
     keys: Annotated[opt.FileOrDash | None, opt.in_common("--keys")] = None,
     open: Annotated[bool, opt.in_common("--open")] = False,
     policy: opt.PolicyName | None = None,
-    truncate: Annotated[bool, opt.in_model("--truncate")] = False,
-    seed: Annotated[int, opt.in_model("--seed")] = 0,
+    truncate: Annotated[bool, opt.in_model("--truncate", help=opt.TRUNCATE)] = False,
+    seed: Annotated[int, opt.in_model("--seed", help=opt.SEED)] = 0,
     settings: Annotated[ServerSettings, SERVER] = ServerSettings(),
     chat: Annotated[ChatModel, CHAT] = ChatModel(),
     quiet: Annotated[bool, opt.in_output("--quiet")] = False,
     place: opt.PRMDevice = opt.PRMDevice(),
     policy_quantize: opt.PolicyQuantize | None = None,
 ) -> int:
-    """Serve a PRM over HTTP until Ctrl-C or SIGTERM: scores, candidates in order, growing prefixes, for many clients at once.
-
-    With a policy the server answers as a chat model too, at /v1/chat/completions: the policy writes several completions and the PRM chooses.
-
-    Args:
-        host: the address to listen on. Other machines reach another address than 127.0.0.1; then keys is needed, or open.
-        port: where it listens; 0 for any port that is free.
-        keys: a file of those who may ask, a line each: NAME KEY.
-        open: answer every client that reaches the server.
-        truncate: score what fits of a solution that is too long and leave the later steps None, instead of raising.
-        seed: for generative PRMs, the seed of their samples.
-        quiet: no line for each request on standard error.
-    """
+    """See `stepmark.serve`."""
     writer = None if policy is None else lazy_policy(policy, quantize=policy_quantize, **vars(place))
     reader = prm.lazy(truncate=truncate, seed=seed, **vars(place))
     serve(

@@ -40,6 +40,23 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 }
 """Field: the other names that it has in data sets."""
 
+SPARE: Mapping[str, tuple[str, ...]] = {
+    "problem": ("input", "question_text", "problem_text"),
+    "steps": ("reasoning_steps",),
+    "solution": (
+        "generated_solution",
+        "generated_text",
+        "prediction",
+        "model_answer",
+        "chain_of_thought",
+        "cot",
+        "rationale",
+        "reasoning",
+    ),
+    "solutions": ("generations", "outputs", "samples", "predictions"),
+}
+"""Field: names of columns that hold it where a row has no other problem, or no other solution."""
+
 CONTENT = ("steps", "solution", "solutions", "messages")
 """The fields of which a solution has one: its steps, its text, several of them, a conversation."""
 
@@ -47,11 +64,7 @@ CONTENT = ("steps", "solution", "solutions", "messages")
 def parse_columns(
     text: str, *, setting: str = "columns", example: str = "problem=question,solution=response"
 ) -> dict[str, str]:
-    """Read the columns of a command line: "problem=question,solution=response".
-
-    Raises:
-        UsageError: no pair of names, or a name twice.
-    """
+    """Read the columns of a command line: "problem=question,solution=response"."""
     columns: dict[str, str] = {}
     for pair in text.split(","):
         name, equals, column = (part.strip() for part in pair.partition("="))
@@ -131,7 +144,12 @@ CONTENT_NAMES = frozenset(name for field in CONTENT for name in names_of(field))
 
 def columns_of(row: Mapping[str, Any], field: str) -> list[str]:
     """The columns of a row (under our names) that may hold a field, those that hold nothing (null) left out; its own name is the first."""
-    return [column for column in _columns(tuple(row), field) if row[column] is not None]
+    found = [column for column in _columns(tuple(row), field) if row[column] is not None]
+    return found or (_spare(row, field) if field == "problem" else [])
+
+
+def _spare(row: Mapping[str, Any], field: str) -> list[str]:
+    return [column for column in row if plain(column) in SPARE[field] and row[column] is not None]
 
 
 @lru_cache(maxsize=4096)
@@ -147,7 +165,9 @@ def _columns(columns: tuple[str, ...], field: str) -> tuple[str, ...]:
 
 def content_of(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The fields and columns of a row (under our names) that may hold a solution, of which it has one."""
-    return [(field, column) for field in CONTENT for column in columns_of(row, field)]
+    return [(field, column) for field in CONTENT for column in columns_of(row, field)] or [
+        (field, column) for field in CONTENT if field in SPARE for column in _spare(row, field)
+    ]
 
 
 def plain(column: str) -> str:

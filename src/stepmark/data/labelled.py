@@ -17,6 +17,7 @@ from stepmark.data.formats.rows import (
     Format,
     Item,
     LabelledRow,
+    NotRepresentableError,
     ReaderSettings,
     Writing,
 )
@@ -85,12 +86,13 @@ def detect(row: Row) -> str:
     if columns_of(row.data, "problem") and columns_of(row.data, "answer"):
         raise InputError(
             f"expected a solution, found a problem with its reference answer ({', '.join(map(repr, row.data))}): stepmark sample writes "
-            "solutions of it",
+            "solutions of it. Where a column holds the solution, say so with `columns` (solution=COLUMN)",
             where=row.where,
         )
     known = "; ".join(f"{name} ({format.about})" for name, format in FORMATS.items())
     raise InputError(
-        f"a row of no known format: it has {', '.join(map(repr, row.data)) or 'no keys'}. Known: {known}",
+        f"a row of no known format: it has {', '.join(map(repr, row.data)) or 'no keys'}. Say what its columns hold with `columns` "
+        f"(problem=COLUMN,solution=COLUMN). Known: {known}",
         where=row.where,
     )
 
@@ -101,8 +103,8 @@ def format_named(name: str, *, to_write: bool = False) -> Format:
     format = known.get(name)
     if format is None:
         raise unknown_name("format", name, known)
-    if to_write and format.writer is None:
-        writable = ", ".join(name for name, other in known.items() if other.writer is not None)
+    if to_write and format.write is None:
+        writable = ", ".join(name for name, other in known.items() if other.write is not None)
         raise UsageError(f"{name} is read and not written; expected `to` one of {writable}")
     return format
 
@@ -141,9 +143,9 @@ def convert(
 
     Args:
         source: a file or a folder of them (JSON lines, CSV, TSV, Parquet, a JSON list or document, .eval), dicts, records, a data set or a data frame.
-        to: the format to write: stepmark-labels, prm800k, prm800k-flat, math-shepherd, trl, rlhflow, processbench, potato or who-and-when; of conversations chat or otel; of graded traces langfuse-scores, langsmith-feedback, phoenix-annotations or otel-evaluations.
+        to: the format to write: stepmark-labels, prm800k, math-shepherd, trl, rlhflow, processbench or who-and-when; of conversations chat; of graded traces langfuse-scores, langsmith-feedback or phoenix-annotations.
         out: write the rows to this file, gzipped if its name ends in .gz; "-" for standard output.
-        from_format: the format of the source: one of those, solutions, prmbench, openrlhf, inspect, or a trace (messages, sharegpt, chat-calls, responses, swe-agent, mini-swe-agent, openhands, claude-code, codex, gemini-cli, langsmith, langfuse, who-and-when). Default: recognised by the first row of each file.
+        from_format: the format of the source: one of those, prm800k-flat, potato, solutions, prmbench, openrlhf, inspect, or a trace (otel, messages, sharegpt, chat-calls, responses, swe-agent, mini-swe-agent, openhands, claude-code, codex, gemini-cli, langsmith, langfuse, who-and-when). Default: recognised by the first row of each file.
         columns: names of columns, where they differ: problem=question,solution=response.
         judge: whose judgements count, where a step has several: a judge's name, or the part of it before ":" ("human").
         kind: which judgements count. Default: conclusions about correctness where a row has any, else values.
@@ -235,21 +237,19 @@ def convert(
     )
 
 
-def _on_axis(item: Item, axis: str) -> Item:
+def _on_axis(row: LabelledRow, axis: str) -> LabelledRow:
     """The same with one axis.
 
     Raises:
         InputError: it is judged on others alone.
     """
-    if isinstance(item, Refusal):
-        return item
-    row = item.on_axis(axis)
-    if not row.labelled.axes and item.labelled.axes:
+    chosen = row.on_axis(axis)
+    if not chosen.labelled.axes and row.labelled.axes:
         raise InputError(
-            f"expected judgements on the axis {axis!r}, found {', '.join(item.labelled.axes)}: choose one with `axis`",
-            where=item.where,
+            f"expected judgements on the axis {axis!r}, found {', '.join(row.labelled.axes)}: choose one with `axis`",
+            where=row.where,
         )
-    return row
+    return chosen
 
 
 def _hinted(items: Iterator[Item]) -> Iterator[Item]:
@@ -328,11 +328,17 @@ def write_labelled(
         InputError: with the place: a row that needs a setting (`Writing`) which is not given.
         UsageError: the format is unknown, or only read.
     """
-    write = format_named(to, to_write=True).writer
+    write = format_named(to, to_write=True).write
     assert write is not None
     counted = counts or Counts()
-    chosen = items if to == own.NAME else (_on_axis(item, settings.axis) for item in items)
-    for row in write(chosen, settings, counted):
-        if not isinstance(row, InputError):
-            counted.written += 1
-        yield row
+    for item in items:
+        if isinstance(item, Refusal):
+            yield item.error
+            continue
+        try:
+            for row in write(item if to == own.NAME else _on_axis(item, settings.axis), settings):
+                counted.written += 1
+                yield row
+        except NotRepresentableError as error:
+            counted.drop(error.message, item.where)
+            yield error.at(item.where)

@@ -156,11 +156,7 @@ def by_file(rows: Iterable[Row]) -> Iterator[tuple[Row, Iterator[Row]]]:
 
 
 def row_files(folder: str | Path) -> list[str]:
-    """The files of a folder that hold rows, by the ends of their names (`ENDINGS`); manifests are left out.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The files of a folder that hold rows, by the ends of their names (`ENDINGS`); manifests are left out."""
     results = sorted(
         str(file)
         for file in Path(folder).iterdir()

@@ -439,7 +439,13 @@ def text_of(data: Mapping[str, Any], key: str, where: str | None = None) -> str:
     if isinstance(value, str) and value.strip():
         return value
     actual = json_type(value) if not isinstance(value, str) else _blank(value)
-    hint = ". A conversation goes under 'messages'" if key == "prompt" and isinstance(value, list) else ""
+    hint = ""
+    if isinstance(value, list):
+        hint = (
+            ". A conversation goes under 'messages'"
+            if key == "prompt"
+            else ". Steps go under 'steps', several solutions under 'solutions'"
+        )
     raise InputError(f"expected a text, found {actual}{hint}", where=where, field=key)
 
 

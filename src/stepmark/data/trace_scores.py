@@ -9,7 +9,6 @@ are about, so that sending again replaces them where the API allows it.
 | `langfuse-scores` | `CreateScoreRequest` of `POST /api/public/scores` | langfuse/langfuse, fern/apis/server/definition/scores.yml |
 | `langsmith-feedback` | `FeedbackCreate` of `POST /feedback` | langchain-ai/langsmith-sdk, python/langsmith/schemas.py |
 | `phoenix-annotations` | `SpanAnnotationData`, `TraceAnnotationData` of `POST /v1/span_annotations` and `/v1/trace_annotations` | Arize-ai/phoenix, schemas/openapi.json |
-| `otel-evaluations` | logs in OTLP JSON with the event `gen_ai.evaluation.result` | open-telemetry/semantic-conventions-genai, model/gen-ai/events.yaml |
 """
 
 from __future__ import annotations
@@ -170,31 +169,6 @@ def phoenix(score: TraceScore, _row: LabelledRow) -> dict[str, Any]:
     }
 
 
-def otel(score: TraceScore, _row: LabelledRow) -> dict[str, Any]:
-    """An export of one log record, the event `gen_ai.evaluation.result` of the turn's span; of a trace's own score no span is named. It has no time: none is known."""
-    trace, span = _otel_ids(score)
-    texts = {
-        "gen_ai.evaluation.name": score.name,
-        "gen_ai.evaluation.score.label": score.label,
-        "gen_ai.evaluation.explanation": score.comment,
-        **{f"stepmark.{key}": str(value) for key, value in _facts(score).items()},
-    }
-    attributes: list[dict[str, Any]] = [
-        {"key": key, "value": {"stringValue": value}} for key, value in texts.items() if value is not None
-    ]
-    attributes.insert(1, {"key": "gen_ai.evaluation.score.value", "value": {"doubleValue": score.score}})
-    record = {
-        "eventName": "gen_ai.evaluation.result",
-        "severityNumber": 9,
-        "traceId": trace,
-        "attributes": attributes,
-    }
-    record |= {} if span is None else {"spanId": span}
-    service = {"key": "service.name", "value": {"stringValue": "stepmark"}}
-    scope = {"scope": {"name": "stepmark"}, "logRecords": [record]}
-    return {"resourceLogs": [{"resource": {"attributes": [service]}, "scopeLogs": [scope]}]}
-
-
 def _otel_ids(score: TraceScore) -> tuple[str, str | None]:
     """The ids of the trace and of the span.
 
@@ -237,9 +211,6 @@ SCORES: Mapping[str, Format] = {
         _format("langsmith-feedback", "feedback of LangSmith, of graded traces", langsmith),
         _format(
             "phoenix-annotations", "annotations of spans and traces of Phoenix, of graded traces", phoenix
-        ),
-        _format(
-            "otel-evaluations", "OpenTelemetry evaluation events (OTLP JSON logs), of graded traces", otel
         ),
     )
 }

@@ -28,9 +28,6 @@ def loaded(name: str, family: str | None = None, tokenizer: str | None = None) -
         name: as `stepmark.load_prm` takes it.
         family: as there.
         tokenizer: as there.
-
-    Raises:
-        CheckpointError, UsageError, MissingExtraError: as `load_prm`.
     """
     from stepmark.models.load import load_prm
 
@@ -47,9 +44,6 @@ class CandidateGrader:
     Args:
         prm: scores.
         settings: aggregate and threshold.
-
-    Raises:
-        UsageError: settings that do not fit the PRM.
     """
 
     def __init__(self, prm: PRM, settings: Grade = _OWN) -> None:
@@ -168,23 +162,6 @@ def facts_of(graded: GradedText) -> dict[str, Any]:
         "split": scored.solution.split,
         "prm": scored.prm,
     }
-
-
-def explanation(scored: GradedSolution) -> str:
-    """A graded solution as text: each step under its number (from 1) and score, the first error marked."""
-    lines = []
-    for number, (text, score) in enumerate(zip(scored.solution.texts, scored.scores, strict=True)):
-        shown = "not read" if score is None else f"{score:.3f}"
-        mark = "  <- first error" if number == scored.first_error else ""
-        lines.append(f"{number + 1}. [{shown}] {text}{mark}")
-    if scored.first_error is None:
-        verdict = "Where the first error is cannot be told."
-    elif scored.first_error < 0:
-        verdict = f"No step is under the threshold of {scored.threshold:g}."
-    else:
-        verdict = f"The first error is in step {scored.first_error + 1}, under the threshold of {scored.threshold:g}."
-    total = "none" if scored.score is None else f"{scored.score:.3f}"
-    return "\n".join([*lines, "", f"{scored.aggregate}: {total}. {verdict}"])
 
 
 _FIELD = re.compile(r"\{\{\s*(\w+)\s*\}\}")

@@ -32,7 +32,6 @@ from stepmark.errors import InputError, UsageError
 from stepmark.integrations.candidates import (
     CandidateGrader,
     GradedText,
-    explanation,
     facts_of,
     grade_texts,
     loaded,
@@ -75,9 +74,6 @@ def prm_scorer(
         marker: the separator, for split "marker" and "auto".
         family: how the PRM is read; None tells it from the checkpoint.
         tokenizer: for a PRM behind a vLLM server, its tokenizer.
-
-    Raises:
-        StepmarkError: the PRM cannot be loaded, or settings do not fit it; raised when the first sample is scored.
     """
     made: list[CandidateGrader] = []
 
@@ -129,9 +125,6 @@ def prm_best_of_n(
         temperature: of the completions; more than 0, or they would be one.
         family: as in `prm_scorer`.
         tokenizer: as in `prm_scorer`.
-
-    Raises:
-        UsageError: a setting that cannot work, a task with tools.
     """
     if n < 1:
         raise UsageError(f"n: expected 1 or more, found {n}")
@@ -311,7 +304,7 @@ def _score(graded: GradedText) -> Score:
         return Score.unscored(
             reason="scoring_failed",
             answer=answer,
-            explanation=f"{why}\n\n{explanation(scored)}",
+            explanation=f"{why}\n\n{scored}",
             metadata=facts,
         )
-    return Score(value=scored.score, answer=answer, explanation=explanation(scored), metadata=facts)
+    return Score(value=scored.score, answer=answer, explanation=str(scored), metadata=facts)

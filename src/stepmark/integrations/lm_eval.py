@@ -51,9 +51,6 @@ class StepmarkFilter(Filter):  # type: ignore[misc]
         verifier: what says which answers are equal, for `majority` and `vote`: math, number, choice, text, or "package.module:Class".
         family: how the PRM is read; None tells it from the checkpoint.
         tokenizer: for a PRM behind a vLLM server, its tokenizer.
-
-    Raises:
-        UnknownNameError: no such choice.
     """
 
     def __init__(

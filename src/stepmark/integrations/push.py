@@ -1,4 +1,4 @@
-"""Scores of graded traces sent to the tracer that they are from: Langfuse, LangSmith, Phoenix, or a collector of OpenTelemetry.
+"""Scores of graded traces sent to the tracer that they are from: Langfuse, LangSmith or Phoenix.
 
 Addresses and keys are those of the tracers' own environment variables:
 
@@ -7,7 +7,6 @@ Addresses and keys are those of the tracers' own environment variables:
 | `langfuse-scores` | `LANGFUSE_BASE_URL` (or `LANGFUSE_HOST`), else https://cloud.langfuse.com | `LANGFUSE_PUBLIC_KEY`, `LANGFUSE_SECRET_KEY` |
 | `langsmith-feedback` | `LANGSMITH_ENDPOINT`, else https://api.smith.langchain.com | `LANGSMITH_API_KEY`; `LANGSMITH_WORKSPACE_ID`, if set |
 | `phoenix-annotations` | `PHOENIX_ENDPOINT` (or `PHOENIX_COLLECTOR_ENDPOINT`), else http://localhost:6006 | `PHOENIX_API_KEY`, if set |
-| `otel-evaluations` | `OTEL_EXPORTER_OTLP_ENDPOINT`, else http://localhost:4318 | `OTEL_EXPORTER_OTLP_HEADERS`, if set |
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
 
 import httpx
 
@@ -54,10 +52,6 @@ def endpoint(to: str, environment: Mapping[str, str] | None = None) -> ScoreEndp
     Args:
         to: a name of `data.trace_scores.SCORES`.
         environment: environment variables; None for this process's own.
-
-    Raises:
-        UnknownNameError: no such target.
-        UsageError: a variable with a key is not set.
     """
     known = os.environ if environment is None else environment
     if to not in _ENDPOINTS:
@@ -180,19 +174,8 @@ def _phoenix(environment: Mapping[str, str]) -> ScoreEndpoint:
     )
 
 
-def _otel(environment: Mapping[str, str]) -> ScoreEndpoint:
-    pairs = (pair.partition("=") for pair in environment.get("OTEL_EXPORTER_OTLP_HEADERS", "").split(","))
-    return ScoreEndpoint(
-        address=_first(environment, ("OTEL_EXPORTER_OTLP_ENDPOINT",), "http://localhost:4318"),
-        headers={unquote(key.strip()): unquote(value.strip()) for key, equals, value in pairs if equals},
-        keys="OTEL_EXPORTER_OTLP_HEADERS",
-        requests=_each("/v1/logs"),
-    )
-
-
 _ENDPOINTS: Mapping[str, Callable[[Mapping[str, str]], ScoreEndpoint]] = {
     "langfuse-scores": _langfuse,
     "langsmith-feedback": _langsmith,
     "phoenix-annotations": _phoenix,
-    "otel-evaluations": _otel,
 }

@@ -219,20 +219,12 @@ def entropy_bits(probability: Floats) -> Floats:
     return bits
 
 
-def information(places: Floats, chances: Floats) -> Floats:
-    """Expected information, in bits, of one rollout from each prefix about the place of the first error; (T,).
-
-    `places` is (E,), `chances` (E, T), the probability of a success given the place: H(sum_e P(e) q_et) - sum_e P(e) H(q_et).
-    """
-    return entropy_bits(places @ chances) - places @ entropy_bits(chances)
-
-
 def choose_batch(places: Floats, chances: Floats, costs: Floats, count: int) -> list[int]:
     """Prefixes to roll out together, in the order of choosing; one may come several times.
 
     Each is the one that adds most to the batch's information per cost, over all outcomes, taken as independent given the place. (They
-    share unknown rates too, which this leaves out.) `places` and `chances` are as in `information`, `costs` is (T,), above
-    0, `inf` for a prefix not to be tried; `count` is 1 to `LARGEST_BATCH`.
+    share unknown rates too, which this leaves out.) `places` is (E,), `chances` (E, T), the probability of a success given the place, `costs` (T,),
+    above 0, `inf` for a prefix not to be tried; `count` is 1 to `LARGEST_BATCH`.
     """
     if not 1 <= count <= LARGEST_BATCH:
         raise UsageError(f"a batch has 1 to {LARGEST_BATCH} rollouts, found {count}")
@@ -274,10 +266,8 @@ class BayesianSearch:
     """Rollouts a round, 1 to 8. Fewer spend fewer tokens, more need fewer rounds."""
     max_rollouts: Annotated[int, Field(ge=1)] = 64
     """End of the budget; never exceeded."""
-    least_bits: Annotated[float, Field(ge=0)] = 0.0
-    """Give up when the best rollout promises fewer bits for each solution's length that it writes; 0 never, 0.1 soon."""
     at_budget: Literal["abstain", "guess"] = "abstain"
-    """When the budget or the promise ends below `confidence`: name no place, or the likeliest with the confidence that it has."""
+    """When the budget ends below `confidence`: name no place, or the likeliest with the confidence that it has."""
     root: Annotated[int, Field(ge=0)] = 0
     """Rollouts of the bare problem in the first round. Solutions of one problem share them, so their price is paid once a problem."""
     sound: Annotated[float, Field(ge=0, lt=1)] | None = None
@@ -318,7 +308,7 @@ class BayesianSearch:
         plan = [0] * self.root
         while plan or posterior.places.max() < self.confidence:
             budget = self.max_rollouts - cost.rollouts
-            if budget <= 0 or not (plan or self._promising(posterior, costs)):
+            if budget <= 0:
                 if self.at_budget == "guess":
                     break
                 evidence = self._conclude(solution, verdict, probes, cost, None)
@@ -343,11 +333,6 @@ class BayesianSearch:
     def _places(self, steps: int, *, readable: bool) -> Floats:
         none = self.sound if self.sound is not None else 0.0 if readable else 1 / (steps + 1)
         return np.append(np.full(steps, (1 - none) / steps), none)
-
-    def _promising(self, posterior: Posterior, costs: Floats) -> bool:
-        if not self.least_bits:
-            return True
-        return bool((information(posterior.places, posterior.chances) / costs).max() >= self.least_bits)
 
     def _conclude(
         self,

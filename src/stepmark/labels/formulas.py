@@ -1,12 +1,10 @@
 """Exact checks as a labeller: steps that `stepmark.verifiers.checks` proves to be wrong are judged wrong.
 
-A step without a finding gets **no** judgement unless `vouch` is set and all its calculations are true: a right sum of the wrong numbers is
-still a mistake.
+A step without a finding gets **no** judgement: a right sum of the wrong numbers is still a mistake.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar, final
 
 from stepmark.backends import Completing, Verifying
@@ -14,9 +12,7 @@ from stepmark.labels.labelling import LabellerNeeds, Labelling
 from stepmark.metrics.first_error import first_wrong
 from stepmark.records import Judgement, LabelledSolution, Solution
 from stepmark.settings import settings
-from stepmark.verifiers.checks import Finding, check
-from stepmark.verifiers.checks.equations import calculations
-from stepmark.words import amount
+from stepmark.verifiers.checks import check
 
 
 @final
@@ -26,8 +22,6 @@ class Formulas:
 
     needs: ClassVar[LabellerNeeds] = LabellerNeeds(policy="none", verifier=False)
 
-    vouch: bool = False
-    """Call a step right that has calculations, all of them surely true. They may be the wrong calculations."""
     name: str = "formulas"
     """Who judged, in the output."""
 
@@ -37,13 +31,17 @@ class Formulas:
         """Label one solution; asks nothing of any model.
 
         Returns:
-            The place of the first error is None unless every step before it is vouched for: of steps without a
-            finding nothing is known.
+            The place of the first error is None unless it is the first step: of steps without a finding nothing is known.
         """
         findings = check(solution.problem.text, solution.texts)
+        notes: list[list[str]] = [[] for _ in solution.steps]
+        for finding in findings:
+            notes[finding.step].append(str(finding))
         judgements = tuple(
-            self._step(text, [finding for finding in findings if finding.step == i])
-            for i, text in enumerate(solution.texts)
+            (Judgement(kind="correctness", judge=self.name, rating=-1, note="; ".join(said[:3])),)
+            if said
+            else ()
+            for said in notes
         )
         return Labelling(
             labelled=LabelledSolution(solution=solution, judgements=judgements),
@@ -51,17 +49,3 @@ class Formulas:
             first_error=first_wrong(judged[0].rating if judged else None for judged in judgements),
             abstained=not any(judgements),
         )
-
-    def _step(self, text: str, findings: Sequence[Finding]) -> tuple[Judgement, ...]:
-        if findings:
-            note = "; ".join(str(finding) for finding in findings[:3])
-            return (Judgement(kind="correctness", judge=self.name, rating=-1, note=note),)
-        formulas = calculations(text) if self.vouch else ()
-        if formulas and all(formula.truth == "right" for formula in formulas):
-            note = (
-                f"{amount(len(formulas), 'calculation')}, all true"
-                if len(formulas) > 1
-                else "1 calculation, true"
-            )
-            return (Judgement(kind="correctness", judge=self.name, rating=1, note=note),)
-        return ()

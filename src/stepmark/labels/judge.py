@@ -4,7 +4,7 @@ r"""A language model as the judge of steps: critiques, sampled several times, an
   number of the first wrong paragraph, or -1, in \boxed{}. The format of the critics of ProcessBench (Zheng et al. 2024, arXiv:2412.06559,
   section 3.3 and appendix).
 - ``ask="steps"``: one critique a step, of what came before it and the step itself, ending in \boxed{correct} or \boxed{incorrect}. It stops at
-  the first step that is voted wrong, or with ``beyond=True`` asks about all steps at once.
+  the first step that is voted wrong.
 
 A trace of agents (`Solution.split` "agent") is judged for the decisive mistake: the earliest turn that broke the task. Each turn stands
 with its speaker. The two ways are among those that Who&When compares (Zhang et al. 2025, arXiv 2505.00212, section 4: all at once, step by
@@ -182,8 +182,6 @@ class Judge:
     """Votes that a decision needs. Default: more than half of `votes`."""
     agreement: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the votes that a decision needs; 0 for any lead."""
-    beyond: bool = False
-    """With ask = steps: ask about the steps after the first wrong one too."""
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.7
     """Temperature of the replies."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 0.95
@@ -200,10 +198,6 @@ class Judge:
             raise UsageError(
                 f"`votes` {self.votes}: at `temperature` 0 all votes are one; set another temperature, or one vote"
             )
-        if self.beyond and self.ask != "steps":
-            raise UsageError("`beyond` needs `ask` steps: a place says nothing of the steps after it")
-        if self.beyond and self.criteria:
-            raise UsageError("with `criteria` every step is judged: leave out `beyond`")
 
     async def label(
         self, solution: Solution, policy: Completing, verifier: Verifying | None = None
@@ -342,16 +336,11 @@ class Judge:
     async def _by_steps(self, solution: Solution, policy: Completing) -> Labelling:
         steps = range(len(solution.steps))
         polls: list[Votes[int]] = []
-        if self.beyond:
-            polls = await self._poll_all(
-                policy, [_step_prompt(solution, step, self.answer) for step in steps], verdict_named
-            )
-        else:
-            for step in steps:
-                asked = [_step_prompt(solution, step, self.answer)]
-                polls += await self._poll_all(policy, asked, verdict_named)
-                if self._winner([vote for vote, _ in polls[-1].votes])[0] != 1:
-                    break
+        for step in steps:
+            asked = [_step_prompt(solution, step, self.answer)]
+            polls += await self._poll_all(policy, asked, verdict_named)
+            if self._winner([vote for vote, _ in polls[-1].votes])[0] != 1:
+                break
         judgements: list[tuple[Judgement, ...]] = [()] * len(steps)
         ratings: list[int | None] = []
         confidence = 1.0
@@ -361,7 +350,7 @@ class Judge:
             share = None if rating is None else poll.counts[rating] / poll.cast
             if poll.cast:
                 judgements[step] = (self._judgement(rating, share, note),)
-            if share is not None and -1 not in ratings:
+            if share is not None:
                 confidence = min(confidence, share)
             ratings.append(rating)
         first_error = first_wrong(ratings)

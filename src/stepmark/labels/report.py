@@ -81,7 +81,6 @@ def write_labels_page(
         with_error=verdicts["bad"],
         without_error=verdicts["good"],
         unknown=verdicts["unknown"],
-        disagreements=None,
         positions=positions,
         kinds=(),
     )

@@ -447,9 +447,6 @@ def make_problems(
 
     Returns:
         The problems: `text`, `answer`, `steps`, `problem` (the record), `solution(steps)`.
-
-    Raises:
-        UsageError: a setting out of its range, or an output that cannot be written.
     """
     check_outputs({"out": out, "solutions": solutions})
     problems = list(

@@ -646,9 +646,6 @@ def wrong_solutions(
 
     Problems are those of `arithmetic_problems(seed=seed, steps=steps)`, tried in order; `steps` bounds the written solution too. Solution i depends on the
     settings and on i alone.
-
-    Raises:
-        UsageError: a setting out of its range, or the solver hardly ever fails.
     """
     made = 0
     tries = 100 * count + 1000

@@ -85,12 +85,8 @@ class CardView:
     """The words of its mark where it is the best of its problem: "best by score"; "" elsewhere."""
     outcome: float | None = None
     outcome_model: str | None = None
-    outcome_place: float | None = None
-    """As `place`, for the outcome."""
     axes: tuple[tuple[str, tuple[int, ...] | None], ...] = ()
     """Each axis of its labels, with the numbers of the steps that fail it, from 1; None where no step fails it and one is open."""
-    disagreement: str | None = None
-    """The sentence that says how outcome and steps disagree."""
 
     @property
     def refuted(self) -> bool:
@@ -123,8 +119,6 @@ class Summary:
     without_error: int
     unknown: int
     """Solutions of which it is not known whether a step is an error."""
-    disagreements: int | None
-    """None when no outcome was given, or none that can be called good or bad."""
     positions: Mapping[int, int]
     """How many solutions have their first error at this 0-based step."""
     kinds: tuple[str, ...]
@@ -250,8 +244,7 @@ def problem_html(problem: ProblemView) -> str:
 
 def _sorts(card: CardView) -> str:
     """The classes that the filters look for, each after a space."""
-    error = " err" if card.first_error is not None and card.first_error >= 0 else ""
-    return error + (" dis" if card.disagreement else "")
+    return " err" if card.first_error is not None and card.first_error >= 0 else ""
 
 
 def _card(card: CardView) -> dict[str, Any]:
@@ -293,8 +286,6 @@ def _tiles(summary: Summary) -> list[tuple[str, int, str]]:
     ]
     if summary.unknown:
         tiles.append(("not known", summary.unknown, ""))
-    if summary.disagreements is not None:
-        tiles.append(("disagreements", summary.disagreements, "odd"))
     return tiles
 
 

@@ -15,7 +15,6 @@ from stepmark.rl.credit.assignment import Discounted as Discounted
 from stepmark.rl.credit.assignment import MinForm as MinForm
 from stepmark.rl.credit.assignment import ProcessGRPO as ProcessGRPO
 from stepmark.rl.credit.assignment import ProgressAdvantage as ProgressAdvantage
-from stepmark.rl.hacking import HackingWatch as HackingWatch
 from stepmark.rl.hacking import Watched as Watched
 from stepmark.rl.run import TrainedPolicy as TrainedPolicy
 from stepmark.rl.settings import Implicit as Implicit

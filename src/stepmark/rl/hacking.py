@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from stepmark.metrics.intervals import Interval, wilson
 from stepmark.records import ScoreKind
-from stepmark.settings import settings
 
 Cell = Literal["both", "lucky", "slipped", "neither"]
 CELLS: Mapping[Cell, str] = {
@@ -61,16 +58,6 @@ def repetition(text: str, *, words: int = 4) -> float:
     pieces = text.split()
     runs = [tuple(pieces[at : at + words]) for at in range(len(pieces) - words + 1)]
     return 1 - len(set(runs)) / len(runs) if runs else 0.0
-
-
-@settings
-class HackingWatch:
-    """How a run is watched."""
-
-    threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    """In the monitor, a step whose score is under this is an error. Default: the PRM's own."""
-    aggregate: str | None = None
-    """In the monitor, how step scores make a solution's return: product, min, mean, last, max or softmin. Default: the PRM's own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,15 +112,6 @@ class Watched:
     """A solution."""
     repetition: Interval | None = None
     """Share of runs of four words that stood in the solution before."""
-    cut: Interval | None = None
-    """Share cut off at the limit of tokens."""
-    blank: Interval | None = None
-    unparsed: Interval | None = None
-    """Share without a verdict: no answer found."""
-    unscored: Interval | None = None
-    """Share that the PRM could not read."""
-    refuted: Interval | None = None
-    """Share with a step that an exact check proves wrong; None without a PRM."""
     divergence: Interval | None = None
     """KL from the starting policy, nats a token (the k3 estimate); None without a reference."""
     examples: Mapping[Cell, tuple[ShownSolution, ...]] = field(default_factory=dict)

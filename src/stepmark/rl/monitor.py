@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import final
@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from stepmark.errors import UsageError
-from stepmark.metrics.aggregate import aggregate, check_aggregate
+from stepmark.metrics.aggregate import aggregate
 from stepmark.metrics.binary import weighted_auc
 from stepmark.metrics.intervals import Floats, Interval, bootstrap, shares, wilson
 from stepmark.models.backbone import quiet_loading
@@ -29,7 +29,6 @@ from stepmark.rl.hacking import (
     ALARM_ABOVE,
     CELLS,
     Cell,
-    HackingWatch,
     Quadrants,
     ShownSolution,
     Watched,
@@ -41,7 +40,6 @@ from stepmark.rl.prime import OnlineImplicit
 from stepmark.rl.rewarding import RewardedCompletion
 from stepmark.training.state import HISTORY_FILE, LogLines, read_lines
 
-WATCH = HackingWatch()
 MONITOR_FILE, BEST = "monitor.jsonl", "best"
 TOKEN_BUDGET = 8192
 """Padded tokens a forward pass of the divergence."""
@@ -55,7 +53,7 @@ def watched(
     prm: PRM | None = None,
     implicit: Sequence[float] | None = None,
     divergence: Sequence[float] | None = None,
-    watch: HackingWatch = WATCH,
+    threshold: float | None = None,
     seed: int = 0,
 ) -> Watched:
     """The figures of an evaluation, but for what depends on earlier ones.
@@ -64,17 +62,18 @@ def watched(
         evaluation: with its solutions scored where there is a PRM.
         implicit: without a PRM, the sum of each solution's token rewards by an implicit one (Cui et al. 2025, equation 3).
         divergence: of each solution, the summed k3 estimates of its tokens.
+        threshold: a step whose score is under this is an error; None: the PRM's own.
     """
     rated = evaluation.rated
     if not rated:
         raise UsageError("an evaluation needs at least one solution")
     kind: ScoreKind | None = "log-ratio" if implicit is not None else None
-    threshold = watch.threshold
     returns: list[float | None] = [None] * len(rated)
     weakest, means = returns, returns
     if prm is not None:
         kind, threshold = prm.score_kind, prm.default_threshold if threshold is None else threshold
-        how = aggregate_of(prm, watch)
+        # A sum of logits is infinite where a score is 0 or 1, and then has no mean.
+        how = "product" if prm.default_aggregate == "sum-logit" else prm.default_aggregate
         returns = [aggregate(item.scores, how, kind=kind) if item.scores else None for item in rated]
         weakest = [min(item.scores) if item.scores else None for item in rated]
         means = [sum(item.scores) / len(item.scores) if item.scores else None for item in rated]
@@ -86,14 +85,11 @@ def watched(
     columns = {"step_return": means, "solution_return": returns}
     cells = None if threshold is None else _cells(rated, weakest, threshold)
 
-    def share(test: Callable[[RewardedCompletion], bool]) -> Interval:
-        return wilson(sum(map(test, rated)), len(rated))
-
     return Watched(
         update=evaluation.update,
         rollouts=evaluation.rollouts,
         solutions=len(rated),
-        accuracy=share(lambda completion: completion.right),
+        accuracy=wilson(sum(item.right for item in rated), len(rated)),
         kind=kind,
         threshold=threshold,
         quadrants=Quadrants(**{cell: len(members) for cell, members in cells.items()})
@@ -105,35 +101,18 @@ def watched(
             None if score is None else score >= threshold and not item.right
             for item, score in zip(rated, weakest, strict=True)
         ),
-        cut=share(lambda completion: completion.cut),
-        blank=share(lambda completion: not completion.steps),
-        unparsed=share(
-            lambda completion: completion.verdict is not None and completion.verdict.correct is None
-        ),
-        unscored=None if prm is None else share(lambda completion: completion.refused is not None),
-        refuted=None if prm is None else share(lambda completion: bool(completion.refuted)),
         examples={} if cells is None else {cell: _shown(cell, cells[cell]) for cell in ("slipped", "lucky")},
         **_bootstrapped(rated, weakest, columns, divergence, seed),  # type: ignore[arg-type]
     )
 
 
-def check_watch(prm: PRM, watch: HackingWatch) -> None:
-    """Refuse at once what no evaluation of this PRM could be measured with."""
-    aggregate_of(prm, watch)
+def check_threshold(prm: PRM, threshold: float | None) -> None:
+    """Refuse at once a threshold that no score of this PRM can be under or over."""
     low, high = {"probability": (0.0, 1.0), "margin": (-1.0, 1.0)}.get(prm.score_kind, (-math.inf, math.inf))
-    if watch.threshold is not None and not low <= watch.threshold <= high:
+    if threshold is not None and not low <= threshold <= high:
         raise UsageError(
-            f"`threshold`: expected a score in [{low:g}, {high:g}], as the {prm.score_kind} scores of {prm.name} are, "
-            f"found {watch.threshold:g}"
+            f"`threshold`: expected a score in [{low:g}, {high:g}], as the {prm.score_kind} scores of {prm.name} are, found {threshold:g}"
         )
-
-
-def aggregate_of(prm: PRM, watch: HackingWatch) -> str:
-    """How step scores make a solution's return; sum-logit, which is infinite where a score is 0 or 1, is refused."""
-    if watch.aggregate == "sum-logit":
-        raise UsageError("aggregate sum-logit has no mean where a score is 0 or 1; take product")
-    own = "product" if prm.default_aggregate == "sum-logit" else prm.default_aggregate
-    return check_aggregate(watch.aggregate or own, prm.score_kind)
 
 
 Column = Sequence[float | None]
@@ -222,6 +201,7 @@ class Monitor:
         folder: of the run; the lines of an interrupted one are continued.
         prm: what scores the steps; None: nothing is known of a return.
         implicit: without a PRM, the online implicit one. It moves with the policy, so it raises no alarm.
+        threshold: a step whose score is under this is an error; None: the PRM's own.
     """
 
     def __init__(
@@ -231,14 +211,14 @@ class Monitor:
         *,
         prm: PRM | None = None,
         implicit: OnlineImplicit | None = None,
-        watch: HackingWatch = WATCH,
+        threshold: float | None = None,
         seed: int = 0,
         stop_on_hack: bool = False,
     ) -> None:
         if prm is not None:
-            check_watch(prm, watch)
+            check_threshold(prm, threshold)
         self.actor, self.folder, self.prm, self.implicit = actor, folder, prm, implicit
-        self.watch, self.seed, self.stop_on_hack = watch, seed, stop_on_hack
+        self.threshold, self.seed, self.stop_on_hack = threshold, seed, stop_on_hack
         self.history = LogLines(folder / HISTORY_FILE)
         self._lines = LogLines(folder / MONITOR_FILE)
         self.rows: list[Watched] = read_watched(self._lines.file)
@@ -279,7 +259,7 @@ class Monitor:
             prm=self.prm,
             implicit=self._sums(evaluation.rated),
             divergence=self._divergence(evaluation.rated),
-            watch=self.watch,
+            threshold=self.threshold,
             seed=self.seed,
         )
         first = since[0] if since else result

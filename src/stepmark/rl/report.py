@@ -122,19 +122,7 @@ _PLOTS: tuple[tuple[str, str, Mapping[str, str], str], ...] = (
     ),
     ("Steps a solution", "steps", {"": "steps"}, ""),
     ("Tokens a solution", "tokens", {"": "tokens"}, ""),
-    (
-        "Repetition and failures",
-        "share",
-        {
-            "four words said before": "repetition",
-            "a step that an exact check refutes": "refuted",
-            "cut off": "cut",
-            "blank": "blank",
-            "no answer found": "unparsed",
-            "PRM cannot read": "unscored",
-        },
-        "",
-    ),
+    ("Runs of four words that stood in the solution before", "share", {"": "repetition"}, ""),
     ("Divergence from the starting policy", "nats a token", {"": "divergence"}, ""),
 )
 """Title, unit, curves (name to what `figure` finds) and a note. A curve without a value is left out, and a plot without a curve."""
@@ -227,6 +215,7 @@ def _marks(rows: Sequence[Watched]) -> Iterator[Mark]:
 def _learning(history: Sequence[Mapping[str, Any]]) -> Iterator[Item]:
     for title, unit, names in (
         ("Samples of training", "share, mean score", ("accuracy", "reward", "flat")),
+        ("Samples that failed", "share", ("cut", "blank", "unparsed", "unscored", "refuted")),
         ("Implicit PRM", "cross-entropy", ("implicit_loss",)),
     ):
         recorded = [name for name in names if any(row.get(name) is not None for row in history)]

@@ -121,6 +121,12 @@ class RewardedCompletion:
         return self.drawn.finish == "length"
 
     @property
+    def lowest(self) -> tuple[float, ...] | None:
+        """The scores of `spans`: of steps that share their last token the lowest."""
+        scores = self.scores
+        return None if scores is None else tuple(min(scores[n] for n in steps) for steps in self.spans.steps)
+
+    @property
     def right(self) -> bool:
         """The verifier's verdict is a match, whatever it was rewarded by."""
         return self.verdict is not None and self.verdict.correct is True
@@ -234,22 +240,43 @@ def batch_of(
     A step that shares its last token with others is one step with them and has the lowest of their scores. A completion without scores has
     no steps. Without `asked`, no PRM was, and there are no step rewards.
     """
-    read = [None if asked and item.scores is None else item for item in rated]
-    most = max(1, *(0 if item is None else len(item.spans.ends) for item in read)) if read else 1
-    step_ends = torch.full((len(rated), most), -1, dtype=torch.int64)
-    step_rewards = torch.zeros(len(rated), most)
-    for row, item in enumerate(read):
-        if item is None:
-            continue
-        step_ends[row, : len(item.spans.ends)] = torch.tensor(item.spans.ends, dtype=torch.int64)
-        if (scores := item.scores) is not None:
-            lowest = [min(scores[step] for step in steps) for steps in item.spans.steps]
-            step_rewards[row, : len(lowest)] = torch.tensor(lowest)
+    return batch_of_steps(
+        mask,
+        [item.spans.ends for item in rated],
+        [item.lowest for item in rated],
+        groups=[item.group for item in rated],
+        outcomes=[item.outcome for item in rated],
+        asked=asked,
+        token_rewards=token_rewards,
+        values=values,
+    )
+
+
+def batch_of_steps(
+    mask: Tensor,
+    ends: Sequence[Sequence[int]],
+    scores: Sequence[Sequence[float] | None],
+    *,
+    groups: Sequence[int],
+    outcomes: Sequence[float],
+    asked: bool,
+    token_rewards: Tensor | None = None,
+    values: Tensor | None = None,
+) -> Batch:
+    """The batch of completions of which `ends` are the places of the steps' last tokens, and `scores` their scores (None: no steps, if `asked`)."""
+    read = [() if asked and mine is None else places for places, mine in zip(ends, scores, strict=True)]
+    most = max(1, *map(len, read)) if read else 1
+    step_ends = torch.full((len(read), most), -1, dtype=torch.int64)
+    step_rewards = torch.zeros(len(read), most)
+    for row, (places, mine) in enumerate(zip(read, scores, strict=True)):
+        step_ends[row, : len(places)] = torch.tensor(places, dtype=torch.int64)
+        if asked and mine is not None:
+            step_rewards[row, : len(mine)] = torch.tensor(mine)
     device = mask.device
     return Batch(
         mask=mask,
-        groups=torch.tensor([item.group for item in rated], device=device),
-        outcome=torch.tensor([item.outcome for item in rated], device=device),
+        groups=torch.tensor(groups, device=device),
+        outcome=torch.tensor(outcomes, device=device),
         step_ends=step_ends.to(device),
         step_rewards=step_rewards.to(device) if asked else None,
         token_rewards=token_rewards,

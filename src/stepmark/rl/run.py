@@ -9,7 +9,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Annotated, Any, Literal, final
+
+from pydantic import Field
 
 from stepmark.data.reading import Source
 from stepmark.data.steps.splitting import split
@@ -22,7 +24,7 @@ from stepmark.models.prm import PRM
 from stepmark.problems.loading import read_problems
 from stepmark.records import Problem
 from stepmark.rl.credit import Credit
-from stepmark.rl.hacking import HackingWatch, Watched
+from stepmark.rl.hacking import Watched
 from stepmark.rl.settings import Implicit, PolicyTraining, Refitting
 from stepmark.settings import checked
 from stepmark.store import LOCK_FILE, RunInput, atomic_write, differences, held, naming, run_input
@@ -42,7 +44,7 @@ _LAST = ("config.json", REPORT_FILE, "README.md")
 _NO_RESULTS = ("save_every", "token_budget")
 """Settings that change no result; a run may be continued with others."""
 _WEIGHTS = "weights.part"
-_TRAINING, _WATCH = PolicyTraining(), HackingWatch()
+_TRAINING = PolicyTraining()
 
 
 @final
@@ -88,9 +90,8 @@ def train_policy(
     answers: Literal["stated", "marked"] = "marked",
     isolation: Isolation | None = None,
     columns: Mapping[str, str] | None = None,
-    watch: HackingWatch = _WATCH,
+    threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None,
     implicit: Implicit | None = None,
-    implicit_model: str | None = None,
     refit: Refitting | None = None,
     no_reference: bool = False,
     dtype: Literal["auto", "float32", "bfloat16"] = "auto",
@@ -122,9 +123,8 @@ def train_policy(
         isolation: with the verifier code, what keeps programs apart: bubblewrap, a sandbox; or unsafe, which is none: they can use the
             network and your files. Default: bubblewrap.
         columns: names of columns, where they differ: problem=question,answer=gold.
-        watch: how the run is watched.
+        threshold: in the monitor, a step whose score is under this is an error. Default: the PRM's own.
         implicit: train an implicit PRM beside the policy, on outcomes (PRIME). Default: none.
-        implicit_model: what the implicit PRM starts from: a folder or hub name with the policy's tokenizer. Default: the policy's own start.
         refit: train the PRM, a LoRA adapter, further on rollouts of the policy from time to time. Default: never.
         no_reference: keep no copy of the starting policy: less memory and time, and the divergence from it is not known.
         dtype: precision of the policy. auto: as saved with LoRA, else float32, because small updates vanish in bfloat16.
@@ -156,9 +156,8 @@ def train_policy(
         credit=method,
         source=source,
         training=training,
-        watch=watch,
+        threshold=threshold,
         implicit=implicit,
-        implicit_model=implicit_model,
         refit=refit,
         stop_on_hack=stop_on_hack,
         no_reference=no_reference,
@@ -217,9 +216,8 @@ class _PolicyTrainingRun:
     source: Mapping[str, Any] | None
     """Of a credit method that is the caller's own."""
     training: PolicyTraining
-    watch: HackingWatch
+    threshold: float | None
     implicit: Implicit | None
-    implicit_model: str | None
     refit: Refitting | None
     stop_on_hack: bool
     no_reference: bool
@@ -235,7 +233,7 @@ class _PolicyTrainingRun:
     def check(self) -> None:
         """Refuse what cannot work before anything is loaded."""
         name, needs, training, prm = self.credit.name, self.credit.needs, self.training, self.prm
-        watch, usual, refit = self.watch, PolicyTraining(), self.refit is not None
+        usual, refit = PolicyTraining(), self.refit is not None
         split("1", training.split)
         if self.out.exists() and not self.out.is_dir():
             raise UsageError(f"`out` {self.out}: expected a folder's name, found a file")
@@ -279,33 +277,24 @@ class _PolicyTrainingRun:
         idle = {
             "kl": "its weight, `kl_weight`, is 0" if training.kl_weight == 0 else "",
             "value_weight": "" if needs.values else f"`credit` {name} has no critic",
-            "implicit_model": "" if self.implicit is not None else "there is no `implicit` PRM",
-            **dict.fromkeys(
-                ("stop_on_hack", "aggregate", "refit"),
-                "there is no `prm`" if prm is None else "",
-            ),
+            **dict.fromkeys(("stop_on_hack", "refit"), "there is no `prm`" if prm is None else ""),
             # An implicit PRM has a threshold too.
             "threshold": "there is no `prm`" if prm is None and self.implicit is None else "",
         }
         identity = {
             "kl": training.kl != usual.kl or None,
             "value_weight": training.value_weight != usual.value_weight or None,
-            "implicit_model": self.implicit_model,
             "stop_on_hack": self.stop_on_hack or None,
-            "aggregate": watch.aggregate,
             "refit": self.refit,
-            "threshold": watch.threshold,
+            "threshold": self.threshold,
         }
         note_idle(identity, {setting: why for setting, why in idle.items() if why})
 
     def record(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """All that decides the result, as plain data; models by their files, so that none is exchanged unnoticed."""
-        prm, implicit, identity, family = self.prm, None, None, None
+        prm, identity, family = self.prm, None, None
         if prm is not None:
             identity, family = prm.identity, arguments_of(prm).get("family")
-        if self.implicit is not None:
-            start = self.implicit_model
-            implicit = {"model": None if start is None else _identity(start), **asdict(self.implicit)}
         settings = {key: value for key, value in asdict(self.training).items() if key not in _NO_RESULTS}
         body = {
             "command": "rl",
@@ -317,10 +306,10 @@ class _PolicyTrainingRun:
             "reference": not self.no_reference,
             "credit": {"name": self.credit.name, **asdict(self.credit)},  # type: ignore[call-overload]
             **({} if self.source is None else {"source": dict(self.source)}),
-            "implicit": implicit,
+            "implicit": None if self.implicit is None else asdict(self.implicit),
             "refit": None if self.refit is None else asdict(self.refit),
             "settings": settings,
-            "watch": asdict(self.watch),
+            "threshold": self.threshold,
         }
         plain: dict[str, Any] = json.loads(json.dumps(body, default=str))  # a setting may be a path
         return plain
@@ -345,14 +334,14 @@ class _PolicyTrainingRun:
         if prm is not None:
             check_kind(self.credit, prm.score_kind, prm=prm.name)
         with quiet_loading():
-            actor = self._actor(self.policy, reference=not self.no_reference, values=self.credit.needs.values)
-            token_rewards = self._implicit(actor)
+            actor = self._actor(reference=not self.no_reference, values=self.credit.needs.values)
+            token_rewards = self._implicit()
         monitor = Monitor(
             actor,
             self.out,
             prm=prm,
             implicit=token_rewards,
-            watch=self.watch,
+            threshold=self.threshold,
             seed=self.training.seed,
             stop_on_hack=self.stop_on_hack,
         )
@@ -394,14 +383,14 @@ class _PolicyTrainingRun:
         ]
         return actor, monitor, notes
 
-    def _actor(self, place: str, *, reference: bool, values: bool = False) -> Actor:
+    def _actor(self, *, reference: bool, values: bool = False) -> Actor:
         from stepmark.rl.actor import Actor
 
         training = self.training
         # Small updates vanish in bfloat16, unless adapters in float32 take them.
         exact = self.dtype == "auto" and training.lora_rank is None
         return Actor.load(
-            place,
+            self.policy,
             dtype="float32" if exact else self.dtype,
             device=self.device,
             rank=training.lora_rank,
@@ -411,17 +400,12 @@ class _PolicyTrainingRun:
             seed=training.seed,
         )
 
-    def _implicit(self, actor: Actor) -> OnlineImplicit | None:
+    def _implicit(self) -> OnlineImplicit | None:
         if self.implicit is None:
             return None
         from stepmark.rl.prime import OnlineImplicit
 
-        place = self.implicit_model or self.policy
-        model = self._actor(place, reference=True)
-        if model.tokenizer.get_vocab() != actor.tokenizer.get_vocab():
-            raise UsageError(
-                f"`implicit_model` {place}: expected the tokenizer of the policy {self.policy}, because it rewards the policy's tokens; found another"
-            )
+        model = self._actor(reference=True)
         return OnlineImplicit(model, self.implicit, token_budget=self.training.token_budget)
 
     def finish(self, actor: Actor, monitor: Monitor, record: Mapping[str, Any], learnt: str) -> str:

@@ -82,9 +82,6 @@ class Answering:
     """The policy and the verifier of a run; checked when this is made, loaded by `open` and `load`.
 
     Either may be None; `cluster` is whose workers answer, None for this process.
-
-    Raises:
-        UsageError: one that cannot be loaded as it is named, or settings that do not go together.
     """
 
     def __init__(

@@ -207,9 +207,6 @@ class LiveScores:
         reasoning: what becomes of thoughts, as in `stepmark.split`.
         longest: characters of the question and of each answer of a tool that the PRM and the judge read; the middle of a longer one is left out.
         judge: says which criteria the last turn of a conversation fails (`stepmark.labels.Judge.watching`).
-
-    Raises:
-        UsageError: no such check, or fewer than 0 characters.
     """
 
     def __init__(

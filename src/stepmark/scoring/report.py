@@ -12,11 +12,11 @@ from pathlib import Path
 from stepmark.errors import InputError, UsageError
 from stepmark.metrics.aggregate import rank_key
 from stepmark.metrics.first_error import threshold_misfit
-from stepmark.records import GradedSolution, ScoreKind, Solution, StepScores
+from stepmark.records import GradedSolution, Solution, StepScores
 from stepmark.report import colour
 from stepmark.report.page import CardView, ProblemView, StepView, Summary, page_html
 from stepmark.store import atomic_write, check_writable
-from stepmark.words import amount, check_solution, number
+from stepmark.words import amount, check_solution
 
 SHOWN = 2000
 """Solutions on one page, unless told otherwise."""
@@ -39,7 +39,6 @@ def write_report(
     title: str,
     settings: Mapping[str, str] | None = None,
     note: str | None = None,
-    outcome_threshold: float | None = None,
     limit: int = SHOWN,
 ) -> None:
     """Write graded solutions as one HTML file; the file is there complete or not at all.
@@ -53,8 +52,6 @@ def write_report(
         title: of the page.
         settings: name to value, shown on demand: what the solutions were graded with.
         note: one more sentence under the title.
-        outcome_threshold: an outcome at or over it is good, one under it is bad; disagreement of outcome and
-            steps is found by that. None: 0.5 if every outcome lies in [0, 1], otherwise disagreement is not shown.
         limit: how many solutions to show. Problems are shown whole, first come first, until one does not fit;
             a first problem of more solutions than that is cut.
 
@@ -65,7 +62,7 @@ def write_report(
     if limit < 1:
         raise UsageError(f"expected a positive limit of solutions to show, found {limit}")
     check_writable(path)
-    tally = _ReportCounts(outcome_threshold=outcome_threshold)
+    tally = _ReportCounts()
     groups: dict[tuple[str, str | None], list[GradedSolution]] = {}
     count = 0
     for result in scored:
@@ -103,7 +100,6 @@ def _check(result: GradedSolution) -> None:
 class _ReportCounts:
     """What is true of all solutions, counted as they stream past."""
 
-    outcome_threshold: float | None
     solutions: int = 0
     problems: set[bytes] = field(default_factory=set)
     verdicts: Counter[str] = field(default_factory=Counter)
@@ -113,10 +109,6 @@ class _ReportCounts:
     aggregates: dict[str, None] = field(default_factory=dict)
     thresholds: dict[float | None, None] = field(default_factory=dict)
     outcome_models: dict[str, None] = field(default_factory=dict)
-    outcomes: int = 0
-    outside: int = 0
-    """Outcomes out of [0, 1]."""
-    disagreements: int = 0
     checked: bool = False
     """Whether exact checks ran."""
     by_check: int = 0
@@ -139,19 +131,7 @@ class _ReportCounts:
         self.checked |= result.findings is not None
         self.by_check += result.first_error_by == "check"
         if result.outcome is not None:
-            self.outcomes += 1
-            self.outside += not 0 <= result.outcome <= 1
-            if result.outcome_model is not None:
-                self.outcome_models[result.outcome_model] = None
-            threshold = 0.5 if self.outcome_threshold is None else self.outcome_threshold
-            self.disagreements += _disagreement(result, threshold) is not None
-
-    @property
-    def good_from(self) -> float | None:
-        """The outcome from which a solution is good; None when outcomes cannot be told good from bad."""
-        if self.outcome_threshold is not None:
-            return self.outcome_threshold
-        return 0.5 if self.outcomes and not self.outside else None
+            self.outcome_models[result.outcome_model or "outcome"] = None
 
     def summary(
         self, *, title: str, settings: Mapping[str, str], note: str | None, problems: Sequence[ProblemView]
@@ -166,7 +146,6 @@ class _ReportCounts:
             with_error=self.verdicts["bad"],
             without_error=self.verdicts["good"],
             unknown=self.verdicts["unknown"],
-            disagreements=self.disagreements if self.outcomes and self.good_from is not None else None,
             positions=dict(self.positions),
             kinds=tuple(self.kinds),
         )
@@ -189,18 +168,8 @@ class _ReportCounts:
             misfit = threshold_misfit(self.verdicts["bad"] - self.by_check, self.solutions, point)
             if misfit is not None:
                 yield misfit.replace("`", "") + "."
-        if self.outcomes:
-            models = f" of {', '.join(self.outcome_models)}" if self.outcome_models else ""
-            if self.good_from is None:
-                yield (
-                    f"Outcomes{models} are not all in [0, 1] and no threshold was given for them, so disagreements "
-                    "of outcome and steps are not shown."
-                )
-            else:
-                graded_by = (
-                    f"Outcome model: {', '.join(self.outcome_models)}. " if self.outcome_models else ""
-                )
-                yield f"{graded_by}An outcome of {self.good_from:g} or more is good."
+        if self.outcome_models:
+            yield f"Outcome model: {', '.join(self.outcome_models)}."
         if solutions < self.solutions:
             yield (
                 f"Shown are {problems:,} of {amount(len(self.problems), 'problem')}, {solutions:,} of {self.solutions:,} "
@@ -247,10 +216,6 @@ def _best(group: list[GradedSolution]) -> set[int]:
 def _card(at: int, place: int, result: GradedSolution, best: str, tally: _ReportCounts) -> CardView:
     solution = result.solution
     prm = result.prm if len(tally.prms) > 1 else None
-    outcome_place = None
-    if result.outcome is not None and tally.good_from is not None:
-        kind: ScoreKind = "unbounded" if tally.outside else "probability"
-        outcome_place = colour.position(result.outcome, kind, tally.good_from)
     return CardView(
         number=at,
         title=f"Solution {place + 1}",
@@ -266,8 +231,6 @@ def _card(at: int, place: int, result: GradedSolution, best: str, tally: _Report
         best=best,
         outcome=result.outcome,
         outcome_model=result.outcome_model,
-        outcome_place=outcome_place,
-        disagreement=_disagreement(result, tally.good_from),
     )
 
 
@@ -332,22 +295,3 @@ def _aggregates(result: GradedSolution) -> tuple[tuple[str, float | None], ...]:
         values[name] = aggregate(scores, name, kind=kind) if meant else None
     values[result.aggregate] = result.score  # what the record says, not what we would make of it
     return tuple(values.items())
-
-
-def _disagreement(result: GradedSolution, good_from: float | None) -> str | None:
-    """One sentence where the outcome's verdict and the steps' differ; None where they agree or cannot be told."""
-    if result.outcome is None or good_from is None or result.first_error is None:
-        return None
-    is_good = result.outcome >= good_from
-    if is_good != (result.first_error >= 0):
-        return None
-    subject = f"outcome model {result.outcome_model} says" if result.outcome_model else "outcome is"
-    if is_good:
-        score = result.scores[result.first_error]
-        by_check = result.first_error_by == "check"
-        why = " (by an exact check)" if by_check else "" if score is None else f" ({number(score)})"
-        return (
-            f"Disagreement: the {subject} good ({number(result.outcome)}, at least {good_from:g}), but step "
-            f"{result.first_error + 1} is an error{why}."
-        )
-    return f"Disagreement: the {subject} bad ({number(result.outcome)}, under {good_from:g}), but no step is an error."

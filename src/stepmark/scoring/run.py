@@ -57,9 +57,6 @@ def build(
     Args:
         prm, orm: as `models.load.load_prm` takes them.
         prm_arguments, orm_arguments: their other arguments, as JSON.
-
-    Raises:
-        StepmarkError: whatever `load_prm` raises.
     """
     from stepmark.models.load import load_prm
 

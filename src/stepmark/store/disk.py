@@ -20,11 +20,7 @@ _OF_SQLITE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY
 
 @contextmanager
 def naming(file: str | Path) -> Iterator[None]:
-    """Give errors of the disk the name of the file that is being written or read, where the system's error names none.
-
-    Raises:
-        StorageError: the disk is full, broken, or may not be written.
-    """
+    """Give errors of the disk the name of the file that is being written or read, where the system's error names none."""
     try:
         yield
     except Exception as error:

@@ -22,8 +22,6 @@ from stepmark.store.writing import (
     differences,
     encode_row,
     locked,
-    manifest_of,
-    remove_stale_drafts,
     write_manifest,
 )
 from stepmark.version import __version__
@@ -47,10 +45,6 @@ class PartFile:
     Args:
         out: the file that is made in the end; the part stands beside it, in OUT.part. None: no file, nothing is kept.
         run: what the run is. A value that JSON does not have is written as text.
-
-    Raises:
-        UsageError: a part of another run (the message says what differs and what to do), a damaged one, one that another run is writing, or
-            a path that cannot be written.
     """
 
     def __init__(self, out: str | Path | None, run: Mapping[str, Any]) -> None:
@@ -69,8 +63,6 @@ class PartFile:
         with naming(self._part):
             self._handle = locked(self._part, self._part)
         try:
-            for file in (self._out, manifest_of(self._out)):
-                remove_stale_drafts(file.resolve())
             self._made_by, size = self._read(self._handle)
             if not self._places:  # whatever run it is of, nothing was done
                 size = 0
@@ -125,11 +117,7 @@ class PartFile:
         raise UsageError(f"{why}. Delete {self._part} to start again, or choose another `out`")
 
     def identify(self, models: Mapping[str, str]) -> None:
-        """Say which models make the results, by their identities, before the first row.
-
-        Raises:
-            UsageError: the part holds results that other models made; the message says which.
-        """
+        """Say which models make the results, by their identities, before the first row."""
         self.manifest["models"] = dict(models)
         if self._places:
             self._check_same(self._made_by, self.manifest, "another model made")

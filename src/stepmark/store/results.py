@@ -77,9 +77,6 @@ class Results(Sequence[R_co], Generic[R_co]):
     def to_pandas(self) -> Any:
         """A `pandas.DataFrame` of the records, one row each: the keys of the row that a file holds, those of nested objects with dots
         between them ("meta.level").
-
-        Raises:
-            MissingExtraError: pandas is not installed.
         """
         try:
             import pandas

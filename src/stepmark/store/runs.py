@@ -18,11 +18,7 @@ Item = TypeVar("Item")
 
 
 def check_files(outputs: Mapping[str, str | Path | None], source: Source) -> None:
-    """Refuse outputs of a run, by setting, that cannot be written: they are files, and replace neither the input nor one another.
-
-    Raises:
-        UsageError: it says which setting and what to do.
-    """
+    """Refuse outputs of a run, by setting, that cannot be written: they are files, and replace neither the input nor one another."""
     for name, path in outputs.items():
         if path is not None and is_stream(path):
             raise UsageError(f"`{name}` {path}: expected a file's name")

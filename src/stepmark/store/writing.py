@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import os
-import re
-import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -34,10 +33,6 @@ def row_key(row: Mapping[str, Any]) -> str:
     """A digest of a row's content: equal rows, equal keys, in whatever order their fields stand."""
     text = json.dumps(row, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-_DRAFT = re.compile(r"[0-9a-f]{12}")
-"""What stands between `.NAME.` and `.tmp` in the name of a draft."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,10 +78,6 @@ def atomic_write(path: str | Path) -> Iterator[TextIO]:
 
     Anything that goes wrong leaves what stood under that name before. `handle.buffer` takes bytes. A pipe
     or a device is written through, never replaced.
-
-    Raises:
-        UsageError: the folder does not exist or may not be written to.
-        StorageError: the disk is full or broken.
     """
     check_writable(path)
     if is_stream(path):
@@ -96,47 +87,19 @@ def atomic_write(path: str | Path) -> Iterator[TextIO]:
             yield stream
         return
     target = Path(path).resolve()  # resolved: a link stays a link, and its target is replaced
-    remove_stale_drafts(target)
-    with naming(path):
-        draft, handle = _new_draft(target)
-    try:
-        with naming(path), handle:
+    draft = target.with_name(f".{target.name}.tmp")
+    with naming(path), io.TextIOWrapper(locked(draft, target), encoding="utf-8", newline="") as handle:
+        try:
+            handle.truncate(0)  # what a killed process left
             yield handle
             handle.flush()
             os.fsync(handle.fileno())
-            if (
-                sys.platform != "win32"
-            ):  # while the lock is held: no other process takes the draft for a stale one
-                draft.replace(target)
-        if sys.platform == "win32":
+            if sys.platform == "win32":
+                handle.close()
             draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def _new_draft(target: Path) -> tuple[Path, TextIO]:
-    """A file beside the target that is locked while this process lives, so that others can tell it from a stale one."""
-    while True:
-        draft = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
-        # Not a context: the caller's `with` closes it.
-        handle = draft.open("x", encoding="utf-8", newline="")
-        if try_lock(handle) and os.fstat(handle.fileno()).st_nlink:
-            return draft, handle
-        handle.close()  # another process took it for a stale one before it was locked
-        draft.unlink(missing_ok=True)
-
-
-def remove_stale_drafts(target: Path) -> None:
-    """Remove the drafts of a file that killed processes left: those that no living process has locked."""
-    if sys.platform == "win32":
-        return
-    before, after = f".{target.name}.", ".tmp"
-    for draft in target.parent.iterdir():
-        middle = draft.name.removeprefix(before).removesuffix(after)
-        if draft.name == before + middle + after and _DRAFT.fullmatch(middle):
-            with suppress(OSError), draft.open("rb") as handle:
-                if try_lock(handle):
-                    draft.unlink()
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
 
 
 @contextmanager
@@ -145,9 +108,6 @@ def atomic_rows(path: str | Path | None) -> Iterator[Callable[[Mapping[str, Any]
 
     Gives the function that writes one row. Equal rows are equal files. "-" is standard output; for None nothing is written. The manifest of
     the file that is replaced is removed.
-
-    Raises:
-        UsageError: as `atomic_write`.
     """
     if path is None:
         yield lambda row: None
@@ -205,11 +165,7 @@ def write_beside(out: str | Path, what: str, rows: Sequence[Mapping[str, Any]]) 
 
 
 def check_writable(path: str | Path) -> None:
-    """Refuse, before any work is done, a path that could not be written in the end.
-
-    Raises:
-        UsageError: it is a folder, or its folder does not exist or may not be written to.
-    """
+    """Refuse, before any work is done, a path that could not be written in the end."""
     if not str(path):
         raise UsageError("cannot write to a file without a name: expected one, found an empty text")
     target = Path(path)
@@ -236,9 +192,6 @@ def check_outputs(outputs: Mapping[str, str | Path | None], *inputs: object) -> 
 
     `outputs` are paths by setting, None where it is left out; a pipe or a device may be one, and "-" for `out`. Of inputs only names of
     files count.
-
-    Raises:
-        UsageError: it says which setting and what to do.
     """
     reserved = {
         Path(source).resolve(): "the input"
@@ -346,9 +299,6 @@ def held(folder: Path) -> Iterator[None]:
 
     The folder and its parents are made where they are absent; those that are empty at the end are removed again. What is locked is a file in
     the folder: file systems that several machines of a run share lock no folders.
-
-    Raises:
-        UsageError: another run holds it, or it cannot be made.
     """
     absent = [item for item in (folder, *folder.parents) if not item.exists()]
     try:
@@ -377,11 +327,7 @@ def _locked(folder: Path) -> BinaryIO:
 
 
 def locked(file: Path, what: Path) -> BinaryIO:
-    """A file, made if it is absent, open to read and append, and locked; `what` is written by who has it.
-
-    Raises:
-        UsageError: another run has it.
-    """
+    """A file, made if it is absent, open to read and append, and locked; `what` is written by who has it."""
     while True:
         handle = file.open("a+b")
         try:

@@ -1,7 +1,7 @@
 """Formats of step-labelled rows, one a file: a module of this folder but `rows`, added by adding it.
 
 A module says what its format is (`ABOUT`), whether a row is of it (`sniff`), how a row is read (`read`), and where it can be written how a
-labelled solution is (`write`; `write_all`, where a row of the format holds several). Its name is the file's, with dashes, or `NAME`; `OVER` names formats whose keys
+labelled solution is (`write`). Its name is the file's, with dashes, or `NAME`; `OVER` names formats whose keys
 its rows have too.
 """
 

@@ -18,14 +18,10 @@ steps are joined by id from the data file that was shown (`items`). What a rewar
 In a data file a step is a text, or an object with its text under `step_text_key` ("action") or one of `TEXT_KEYS`, else its JSON, as Potato shows
 it. Only the turns of the assistant (agent, model) are steps: others are what the world said after them, or stand under the problem. `tool_calls`
 [{`tool`, `input`, `output`}] belong to the step's text, what the tools answered and `observation` to its observation.
-
-Written, each judge of a row but the AI has a record of its own; with `judge` or `consensus` there is one for the row. `mode` and the steps'
-indices are those of the row's `meta.potato` or `meta`; without: `per_step`, 0 to steps - 1.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -33,11 +29,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stepmark.data.formats import rows
-from stepmark.data.json_rows import json_type
-from stepmark.data.messages import written
+from stepmark.data.json_rows import json_type, parse_value
+from stepmark.data.messages import Chat, written
 from stepmark.data.reading import Row, check_readable, read_rows
 from stepmark.errors import UsageError
-from stepmark.records import Judgement, LabelledSolution, Problem, Solution, Step
+from stepmark.records import Judgement, Problem, Solution, Step, read_record
 from stepmark.words import indices
 
 ABOUT = "Potato's user_state.json, annotations.jsonl or JSON lines export (with `items`)"
@@ -62,27 +58,16 @@ class PotatoFields:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Turn:
-    """One entry of the list of steps."""
-
-    role: str | None
-    text: str
-    """With a line `tool(input)` for each tool call."""
-    thought: str | None
-    """What the step's object has under `thought` beside its text."""
-    outputs: tuple[str, ...]
-    """What the tools answered, and `observation`."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Shown:
-    """An item as it was shown: its solution, and which of Potato's step numbers is which step."""
+    """An item as it was shown."""
 
     solution: Solution
     step_of: Mapping[int, int]
     """Potato's number of a turn: the step that it is. Turns that are not rated are not there."""
-    turns: tuple[Turn, ...]
-    """All entries of its list of steps."""
+    thoughts: tuple[str, ...]
+    """What each step's object has under `thought` beside its text."""
+    turns: int
+    """How many entries its list of steps has."""
 
 
 def shown(row: Row, keys: PotatoFields) -> Shown:
@@ -96,21 +81,23 @@ def shown(row: Row, keys: PotatoFields) -> Shown:
     key = next((name for name in names if isinstance(data.get(name), list)), None)
     if key is None:
         raise row.error(f"expected the steps under {', '.join(names)}, found {', '.join(map(repr, data))}")
-    turns = tuple(_turn(raw, row, f"{key}.{at}", keys) for at, raw in enumerate(data[key]))
     before = [problem] if problem and problem.strip() else []
     steps: list[Step] = []
+    thoughts: list[str] = []
     step_of: dict[int, int] = {}
-    for number, turn in enumerate(turns):
-        heading = str(turn.role).capitalize()
-        if turn.role in GRADED_ROLES:
+    for number, raw in enumerate(data[key]):
+        text, thought, outputs = _turn(raw, row, f"{key}.{number}", keys)
+        role = raw.get("role") if isinstance(raw, dict) else None
+        role = role if isinstance(role, str) else None
+        if role in GRADED_ROLES:
             step_of[number] = len(steps)
-            answers = "".join(f"\n\nTool:\n{output}" for output in turn.outputs)
-            steps.append(Step(text=turn.text, observation=answers))
+            steps.append(Step(text=text, observation="".join(f"\n\nTool:\n{output}" for output in outputs)))
+            thoughts.append(thought)
         elif steps:
-            reply = "".join(f"\n\n{heading}:\n{text}" for text in (turn.text, *turn.outputs) if text)
+            reply = "".join(f"\n\n{str(role).capitalize()}:\n{part}" for part in (text, *outputs) if part)
             steps[-1] = replace(steps[-1], observation=steps[-1].observation + reply)
-        elif turn.text.strip() != (problem or "").strip():
-            before.append(f"{heading}:\n{turn.text}")
+        elif text.strip() != (problem or "").strip():
+            before.append(f"{str(role).capitalize()}:\n{text}")
     if not before or not steps:
         raise row.error(
             f"expected a problem (under {keys.problem or ', '.join(PROBLEM_KEYS)}, or a user's turn) and at least one step, "
@@ -119,7 +106,7 @@ def shown(row: Row, keys: PotatoFields) -> Shown:
     answer, source = (value if isinstance(value := data.get(k), str) else None for k in ("answer", "source"))
     asked = Problem(text="\n\n".join(before), answer=answer)
     solution = Solution(problem=asked, steps=tuple(steps), id=id_, source=source)
-    return Shown(solution=solution, step_of=step_of, turns=turns)
+    return Shown(solution=solution, step_of=step_of, thoughts=tuple(thoughts), turns=len(data[key]))
 
 
 def word(value: object, row: Row, field: str) -> str:
@@ -129,7 +116,8 @@ def word(value: object, row: Row, field: str) -> str:
     return str(value)
 
 
-def _turn(raw: Any, row: Row, field: str, keys: PotatoFields) -> Turn:
+def _turn(raw: Any, row: Row, field: str, keys: PotatoFields) -> tuple[str, str, list[str]]:
+    """The text of an entry of the list of steps, with a line `tool(input)` for each tool call; its thought; and what came back."""
     fields: Mapping[str, Any] = raw if isinstance(raw, dict) else {"text": raw}
     calls, outputs = [], []
     for at, call in enumerate(fields.get("tool_calls") or ()):
@@ -140,46 +128,51 @@ def _turn(raw: Any, row: Row, field: str, keys: PotatoFields) -> Turn:
                 f"{field}.tool_calls.{at}",
             )
         calls.append(f"{name}({_text(call.get('input'))})")
-        if call.get("output") is not None:
-            outputs.append(_text(call["output"]))
-
-    def text_under(name: str) -> str | None:
-        value = fields.get(name)
-        return value if isinstance(value, str) and value.strip() else None
-
+        outputs += [] if call.get("output") is None else [_text(call["output"])]
+    texts = {name: value for name, value in fields.items() if isinstance(value, str) and value.strip()}
     names = (keys.text, *TEXT_KEYS)
-    key = next((name for name in names if text_under(name)), None)
-    text = "" if key is None else fields[key]
-    if not text and not calls:
-        if not isinstance(raw, dict) or not raw:
-            raise row.error(
-                f"expected a text, or an object with one under {', '.join(dict.fromkeys(names))}", field
-            )
-        text = written(raw)  # as Potato shows it
-    if (observation := text_under("observation")) is not None:
-        outputs.append(observation)
-    role = fields.get("role")
-    return Turn(
-        role=role if isinstance(role, str) else None,
-        text="\n".join(part for part in (text, *calls) if part),
-        thought=None if key == "thought" else text_under("thought"),
-        outputs=tuple(outputs),
-    )
+    key = next((name for name in names if name in texts), None)
+    if key is None and not calls and (not isinstance(raw, dict) or not raw):
+        raise row.error(
+            f"expected a text, or an object with one under {', '.join(dict.fromkeys(names))}", field
+        )
+    text = texts[key] if key is not None else "" if calls else written(raw)  # as Potato shows it
+    outputs += [texts["observation"]] if "observation" in texts else []
+    thought = "" if key == "thought" else texts.get("thought", "")
+    return "\n".join(part for part in (text, *calls) if part), thought, outputs
 
 
 def _text(value: Any) -> str:
     return "" if value is None else value if isinstance(value, str) else written(value)
 
 
-_Rating = Literal[-1, 0, 1]
 STATE_KEYS = ("instance_id_to_label_to_value",)
 ANNOTATION_KEYS = ("instance_id", "user_id", "labels")
 EXPORT_KEYS = ("instance_id", "annotator", "steps")
 _KNOWN = (*STATE_KEYS, *ANNOTATION_KEYS, *EXPORT_KEYS, "mode", "meta")
 AI = "ai"
 """The judge of labels that Potato's model made."""
-CONFIRMED = "confirmed the AI's label"
-"""The note of a person's rating that took the AI's label over."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mark:
+    """The mark of one step, as Potato names its fields."""
+
+    index: int
+    reward: rows.Rating | None = None
+    source: str | None = None
+    verified: bool | None = None
+    ai_reward: rows.Rating | None = None
+    ai_reasoning: str | None = None
+    confidence: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepRewards:
+    """The marks of one person on one item."""
+
+    steps: tuple[Mark, ...]
+    mode: Literal["first_error", "per_step"]
 
 
 def sniff(data: Mapping[str, Any]) -> bool:
@@ -204,13 +197,14 @@ def read(row: Row, settings: rows.ReaderSettings, counts: rows.Counts) -> Iterat
     rest = {name: value for name, value in row.data.items() if name not in _KNOWN and value is not None}
     if STATE_KEYS[0] in row.data:  # the state of a person's whole session
         rest = {}
-    for id_, person, schema, label in _labels(row):
+    for id_, person, schema, raw in _labels(row):
         item = items.get(id_)
         if item is None:
             raise row.error(
                 f"there is no item {id_!r} in {settings.items}; expected the data file that was annotated",
                 "instance_id",
             )
+        label = read_record(StepRewards, raw, where=row.where, lenient=True)
         judgements = _judgements(label, item, person, row, settings)
         if not any(judgements):
             counts.drop(
@@ -218,139 +212,86 @@ def read(row: Row, settings: rows.ReaderSettings, counts: rows.Counts) -> Iterat
                 row.where,
             )
             continue
-        index = list(item.step_of)  # Potato's numbers of the steps, where they are not the steps' own
-        numbers = {} if index == list(range(len(index))) else {"index": index}
-        yield rows.LabelledRow(
-            labelled=LabelledSolution(solution=item.solution, judgements=judgements),
-            where=row.where,
-            meta=rows.origin(row, "potato", rest, schema=schema, mode=label.get("mode"), **numbers),
-        )
+        meta = rows.origin(row, "potato", rest, schema=schema, mode=label.mode)
+        yield rows.labelled(row, item.solution, judgements, meta)
 
 
 def _labels(row: Row) -> Iterator[tuple[str, str, str | None, dict[str, Any]]]:
     """Item, person, schema and the label's object."""
     data = row.data
-    if rows.has(*EXPORT_KEYS)(data):
-        id_, person = (word(data[key], row, key) for key in ("instance_id", "annotator"))
-        yield id_, person, None, data
-    elif rows.has(*ANNOTATION_KEYS)(data):
-        id_, person = (word(data[key], row, key) for key in ("instance_id", "user_id"))
-        for schema, named in _object(data["labels"], row, "labels").items():
-            for value in _object(named, row, f"labels.{schema}").values():
-                if (label := _label(value, row, f"labels.{schema}")) is not None:
-                    yield id_, person, schema, label
-    elif rows.has(*STATE_KEYS)(data):
-        person = word(data.get("user_id"), row, "user_id")
-        for id_, pairs in _object(data[STATE_KEYS[0]], row, STATE_KEYS[0]).items():
-            field = f"{STATE_KEYS[0]}.{id_}"
-            for pair in pairs if isinstance(pairs, list) else [None]:
-                match pair:
-                    case [{"schema": str() as schema}, value]:
-                        if (label := _label(value, row, field)) is not None:
-                            yield id_, person, schema, label
-                    case _:
-                        raise row.error("expected pairs of a label's name and its value", field)
-    else:
-        raise row.error(
-            "expected Potato's user_state.json, annotations.jsonl or JSON lines export, found "
-            f"{', '.join(map(repr, data))}"
-        )
-
-
-def _object(value: object, row: Row, field: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise row.error(f"expected an object, found {json_type(value)}", field)
-    return value
-
-
-def _label(value: object, row: Row, field: str) -> dict[str, Any] | None:
-    """The label's object; None for a label of another schema (a choice, a text)."""
-    if not isinstance(value, str) or not value.lstrip().startswith("{"):
-        return None
-    try:
-        label = json.loads(value)
-    except ValueError as error:
-        raise row.error(f"expected JSON in the label's text: {error}", field) from None
-    return label if isinstance(label, dict) and "steps" in label else None
+    rows.need(
+        row,
+        EXPORT_KEYS if "annotator" in data else () if STATE_KEYS[0] in data else ANNOTATION_KEYS,
+        "Potato",
+    )
+    person = word(
+        data.get("annotator", data.get("user_id")), row, "annotator" if "annotator" in data else "user_id"
+    )
+    if "annotator" in data:
+        yield word(data["instance_id"], row, "instance_id"), person, None, data
+        return
+    pairs: list[tuple[Any, str, Any]] = []
+    with Chat(where=row.where).reading("the labels of Potato"):
+        if STATE_KEYS[0] in data:
+            for id_, listed in data[STATE_KEYS[0]].items():
+                pairs += [(id_, named["schema"], value) for named, value in listed]
+        else:
+            for schema, named in data["labels"].items():
+                pairs += [(data["instance_id"], schema, value) for value in named.values()]
+    for id_, schema, value in pairs:
+        if not isinstance(value, str) or not value.lstrip().startswith("{"):
+            continue  # of another schema: a choice, a text
+        label = parse_value(value)
+        if isinstance(label, dict) and "steps" in label:
+            yield word(id_, row, "instance_id"), person, str(schema), label
 
 
 def _judgements(
-    label: dict[str, Any], item: Shown, person: str, row: Row, settings: rows.ReaderSettings
-) -> tuple[tuple[Judgement, ...], ...]:
-    listed = label.get("steps")
-    mode = label.get("mode")
-    if not isinstance(listed, list) or mode not in ("first_error", "per_step"):
-        raise row.error(
-            "expected 'steps' (a list) and 'mode' (first_error or per_step) in the label", "steps"
-        )
-    marks = sorted(
-        (_mark(raw, at, item, row) for at, raw in enumerate(listed)), key=lambda mark: mark["index"]
-    )
-    counts = _counting_rewards(mode, marks, settings, row)
-    judged: list[list[Judgement]] = [[] for _ in item.solution.steps]
-    over = False
-    for mark in marks:
-        step, reward = item.step_of.get(mark["index"]), mark.get("reward")
-        if step is not None and not over:
-            judged[step] += _judgements_of(mark, person, counts)
-        # In this mode every later mark is the click's shadow, whatever turn it was on.
-        over = over or (mode == "first_error" and reward == -1)
-    return tuple(map(tuple, judged))
+    label: StepRewards, item: Shown, person: str, row: Row, settings: rows.ReaderSettings
+) -> list[tuple[Judgement, ...]]:
+    counts = _counting_rewards(label, settings, row)
+    judged: list[tuple[Judgement, ...]] = [()] * len(item.solution.steps)
+    for mark in sorted(label.steps, key=lambda mark: mark.index):
+        if not 0 <= mark.index < item.turns:
+            raise row.error(
+                f"expected a step's index, {indices(item.turns)}; found {mark.index}", "steps.index"
+            )
+        if (step := item.step_of.get(mark.index)) is not None:
+            judged[step] += tuple(_judgements_of(mark, person, counts))
+        if label.mode == "first_error" and mark.reward == -1:
+            break  # every later mark is the click's shadow, whatever turn it was on
+    return judged
 
 
-def _mark(raw: Any, at: int, item: Shown, row: Row) -> dict[str, Any]:
-    """A step's mark, whose index and rewards are what they should be."""
-    field = f"steps.{at}"
-    mark = _object(raw, row, field)
-    turn = mark.get("index")
-    if isinstance(turn, bool) or not isinstance(turn, int) or not 0 <= turn < len(item.turns):
-        raise row.error(
-            f"expected a step's index, {indices(len(item.turns))}; found {turn!r}",
-            f"{field}.index",
-        )
-    for key in ("reward", "ai_reward"):
-        value = mark.get(key)
-        if isinstance(value, bool) or value not in (-1, 0, 1, None):
-            raise row.error(f"expected -1, 0, 1 or null, found {value!r}", f"{field}.{key}")
-    return mark
-
-
-def _counting_rewards(
-    mode: str, marks: list[dict[str, Any]], settings: rows.ReaderSettings, row: Row
-) -> tuple[_Rating, ...]:
+def _counting_rewards(label: StepRewards, settings: rows.ReaderSettings, row: Row) -> Sequence[int]:
     """The rewards that judge: 0 only where it is neutral and not unmarked."""
-    if mode == "first_error" or settings.zero == "unjudged":
+    rewards = [mark.reward for mark in label.steps]
+    if label.mode == "first_error" or settings.zero == "unjudged":
         return (-1, 1)
-    rewards = [mark.get("reward") for mark in marks]
-    if settings.zero == "neutral" or None in rewards:
-        return (-1, 0, 1)
-    if 0 in rewards:
+    if 0 in rewards and settings.zero is None and None not in rewards:
         raise row.error(
             "a reward of 0 is neutral or unmarked in Potato, by a setting that its file does not hold: set "
             "`zero` neutral (allow_neutral was on) or `zero` unjudged",
             "steps",
         )
-    return (-1, 1)
+    return (-1, 0, 1) if settings.zero == "neutral" or None in rewards else (-1, 1)
 
 
-def _judgements_of(mark: dict[str, Any], person: str, counts: tuple[_Rating, ...]) -> Iterator[Judgement]:
-    reward, by_ai = mark.get("reward"), mark.get("source") == AI
-    ai = mark.get("ai_reward")
-    if ai is None and by_ai:
-        ai = reward
+def _judgements_of(mark: Mark, person: str, counts: Sequence[int]) -> Iterator[Judgement]:
+    by_ai = mark.source == AI
+    ai = mark.reward if mark.ai_reward is None and by_ai else mark.ai_reward
     if ai in counts:
-        sure, reason = mark.get("confidence"), mark.get("ai_reasoning")
-        confident = isinstance(sure, int | float) and not isinstance(sure, bool) and 0 <= sure <= 1
+        sure = mark.confidence is not None and 0 <= mark.confidence <= 1
         yield Judgement(
             kind="correctness",
             judge=AI,
             rating=ai,
-            confidence=float(sure) if confident and sure is not None else None,
-            note=reason if isinstance(reason, str) and reason else None,
+            confidence=mark.confidence if sure else None,
+            note=mark.ai_reasoning or None,
         )
-    if reward in counts and (not by_ai or mark.get("verified") is True):
-        note = CONFIRMED if by_ai else None
-        yield Judgement(kind="correctness", judge=f"human:{person}", rating=reward, note=note)
+    if mark.reward in counts and (not by_ai or mark.verified):
+        note = "confirmed the AI's label" if by_ai else None
+        yield Judgement(kind="correctness", judge=f"human:{person}", rating=mark.reward, note=note)
 
 
 @lru_cache(maxsize=1)
@@ -364,71 +305,3 @@ def _items(file: str, _changed: int, _size: int) -> Mapping[str, Shown]:
             raise row.error(f"the id {id_!r} stands twice; expected every item once", "id")
         items[id_] = item
     return items
-
-
-def write(row: rows.LabelledRow, settings: rows.Writing) -> Iterator[dict[str, Any]]:
-    """The records of one row."""
-    steps = row.labelled.judgements
-    judges = list(dict.fromkeys(j.judge for step in steps for j in step if j.judge != AI))
-    if settings.judge is not None or settings.consensus is not None:
-        labels = rows.labels_of(row, settings, shares=False)
-        judges = [label.judge for label in labels if label is not None][:1]
-    if not judges:
-        raise rows.NotRepresentableError(
-            "no step was judged, and a record of Potato's holds a person's rewards"
-        )
-    for judge in judges:
-        if settings.judge is None and settings.consensus is None:
-            own = tuple(tuple(j for j in step if j.judge == judge) for step in steps)
-            alone = replace(row, labelled=replace(row.labelled, judgements=own, root=()))
-            labels = rows.labels_of(alone, settings, shares=False)
-        yield _record(row, judge, labels)
-
-
-def _record(row: rows.LabelledRow, judge: str, labels: rows.Labels) -> dict[str, Any]:
-    facts = row.meta if row.meta.get("format") == "potato" else row.meta.get("potato")
-    facts = facts if isinstance(facts, Mapping) else {}
-    ratings = [None if label is None else label.rating for label in labels]
-    first_error = facts.get("mode") == "first_error" and 0 not in ratings
-    index = facts.get("index")
-    if not isinstance(index, list) or len(index) != len(ratings):
-        index = list(range(len(ratings)))
-    unmarked = None if 0 in ratings or facts.get("allow_neutral") is not False else 0
-    rewards = _cascade(ratings) if first_error else [unmarked if r is None else r for r in ratings]
-    steps: list[dict[str, Any]] = [
-        {"index": at, "reward": reward} for at, reward in zip(index, rewards, strict=True)
-    ]
-    record: dict[str, Any] = {
-        "instance_id": row.solution.id or row.origin,
-        "annotator": judge.removeprefix("human:"),
-        "mode": "first_error" if first_error else "per_step",
-        "steps": steps,
-    }
-    if any(j.judge == AI for step in row.labelled.judgements for j in step):
-        for step, judgements, rating in zip(steps, row.labelled.judgements, ratings, strict=True):
-            step.update(_ai_fields(judgements, judge, rating))
-        record["ai_prelabeled"] = True
-        record["all_verified"] = all(step["verified"] for step in steps)
-    return record
-
-
-def _cascade(ratings: Sequence[_Rating | None]) -> list[_Rating | None]:
-    """What a click on the first wrong step writes in Potato."""
-    first = next((at for at, rating in enumerate(ratings) if rating == -1), len(ratings))
-    return [-1 if at >= first else rating or 0 for at, rating in enumerate(ratings)]
-
-
-def _ai_fields(judgements: Sequence[Judgement], judge: str, rating: _Rating | None) -> dict[str, Any]:
-    """A step's fields about the AI's label."""
-    ai = next((j for j in judgements if j.judge == AI), None)
-    confirmed = any(j.judge == judge and j.note == CONFIRMED for j in judgements)
-    waiting = rating is None and ai is not None and ai.rating is not None
-    fields: dict[str, Any] = {
-        "source": AI if confirmed or waiting else "human",
-        "verified": not waiting,
-        "ai_reward": None if ai is None else ai.rating,
-        "confidence": None if ai is None else ai.confidence,
-    }
-    if waiting and ai is not None:
-        fields["reward"] = ai.rating
-    return fields

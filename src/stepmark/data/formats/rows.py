@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from stepmark.data.columns import riding
-from stepmark.data.conversations import ChatMessage, read_message
 from stepmark.data.reading import Row
 from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import InputError
@@ -83,8 +82,6 @@ class Counts:
         """Labelled solutions that were read."""
         self.written = 0
         """Rows that were made of them."""
-        self.passed: Counter[str] = Counter()
-        """Fields of published rows that are not known, and were passed over."""
         self.zeros: dict[str, str] = {}
         """What a label of 0 means in the file that is read ("neutral", "wrong"), and the first row that says so."""
         self._dropped: dict[str, tuple[int, str]] = {}
@@ -104,16 +101,12 @@ class Counts:
         return {
             "read": self.read,
             "dropped": {why: count for why, (count, _) in self._dropped.items()},
-            **({"unknown_fields": dict(sorted(self.passed.items()))} if self.passed else {}),
         }
 
     def lines(self) -> list[str]:
         """The same for people, a line a reason."""
         lines = [f"{amount(self.written, 'row')} written of {amount(self.read, 'labelled solution')} read"]
         lines += [f"dropped: {count:,} x {why} (first: {at})" for why, (count, at) in self._dropped.items()]
-        if self.passed:
-            fields = ", ".join(f"{name} ({count:,})" for name, count in sorted(self.passed.items()))
-            lines.append(f"unknown fields were passed over: {fields}")
         return lines
 
 
@@ -165,9 +158,8 @@ class NotRepresentableError(InputError):
 Item = LabelledRow | Refusal
 Reader = Callable[[Row, ReaderSettings, Counts], Iterator[LabelledRow]]
 """Reads one row of a file; raises `InputError`, with the field, for one that is not of its format."""
-Writer = Callable[[Iterable[Item], Writing, Counts], Iterator[dict[str, Any] | InputError]]
-"""Gives the rows of a file, and an error in the place of each that it leaves out; raises `InputError` where a setting of `Writing` is needed."""
-RowWriter = Callable[[LabelledRow, Writing], Iterator[dict[str, Any]]]
+Writer = Callable[[LabelledRow, Writing], Iterator[dict[str, Any]]]
+"""Writes one solution; raises `NotRepresentableError` for one that it cannot, and `InputError` where a setting of `Writing` is needed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,17 +172,10 @@ class Format:
     sniff: Callable[[Mapping[str, Any]], bool]
     """Whether a row is of it."""
     read: Reader
-    write: RowWriter | None = None
-    """Writes one solution; it raises NotRepresentableError for one that it cannot."""
-    write_all: Writer | None = None
-    """Writes all, where a row of the format holds several; a format with neither is only read."""
+    write: Writer | None = None
+    """None for a format that is only read."""
     over: tuple[str, ...] = ()
     """Formats whose keys its rows have too: a row that may be of both is of this one."""
-
-    @property
-    def writer(self) -> Writer | None:
-        """How labelled solutions are written; None for a format that is only read."""
-        return _each(self.write) if self.write is not None else self.write_all
 
 
 T = TypeVar("T")
@@ -214,24 +199,6 @@ def declared(kind: type[T], package: str, base: str) -> dict[str, T]:
 def has(*keys: str) -> Callable[[Mapping[str, Any]], bool]:
     """Whether a row has all of these keys."""
     return lambda data: all(key in data for key in keys)
-
-
-def _each(write: RowWriter) -> Writer:
-
-    def writer(
-        items: Iterable[Item], settings: Writing, counts: Counts
-    ) -> Iterator[dict[str, Any] | InputError]:
-        for item in items:
-            if isinstance(item, Refusal):
-                yield item.error
-                continue
-            try:
-                yield from write(item, settings)
-            except NotRepresentableError as error:
-                counts.drop(error.message, item.where)
-                yield error.at(item.where)
-
-    return writer
 
 
 # --- meta and fields ------------------------------------------------------------------------------------------
@@ -337,6 +304,16 @@ def signed(signs: Iterable[bool], judge: str, kind: LabelKind) -> tuple[tuple[Ju
     return tuple((Judgement(kind=kind, judge=judge, rating=1 if sign else -1),) for sign in signs)
 
 
+def _whole(value: Any) -> Any:
+    # A literal type compares with ==, so that JSON's `true` and `1.0` would pass as 1.
+    if type(value) is not int:
+        raise ValueError("Input should be -1, 0 or 1")
+    return value
+
+
+Rating = Annotated[Literal[-1, 0, 1], BeforeValidator(_whole)]
+"""A rating in a file or a request."""
+
 UNKNOWN = "unknown"
 """What is written where a format wants a word that is not known; it is read as None."""
 
@@ -354,19 +331,6 @@ def messages_of(row: LabelledRow) -> Sequence[Mapping[str, Any]]:
             "expected a conversation, whole (`reasoning` keep); found a solution without its messages"
         )
     return row.messages
-
-
-def conversation(row: LabelledRow) -> list[tuple[ChatMessage, Mapping[str, Any]]]:
-    """The messages of a row that was read as a conversation, as they were read and as they are.
-
-    Raises:
-        NotRepresentableError: it was not.
-    """
-    names: dict[str, str] = {}
-    return [
-        (read_message(message, f"messages[{at}]", row.where, names), message)
-        for at, message in enumerate(messages_of(row))
-    ]
 
 
 def need(row: Row, keys: Sequence[str], shape: str) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from stepmark.data.columns import columns_of, content_of
 from stepmark.data.formats.rows import declared
 from stepmark.data.messages import Chat, Object
 from stepmark.data.reading import Row
@@ -32,7 +33,12 @@ TRACES: Mapping[str, Trace] = declared(Trace, __name__, "base")
 
 
 def trace_format(data: Object) -> str | None:
-    """The name of the format that a row is of; None for one that is no such trace."""
+    """The name of the format that a row is of; None for one that is no such trace, as one of a problem and a solution in words."""
+    if any(isinstance(data[asked], str) for asked in columns_of(data, "problem")) and any(
+        isinstance(data[column], list if field in ("steps", "solutions") else str)
+        for field, column in content_of(data)
+    ):
+        return None
     return next((name for name, trace in TRACES.items() if trace.sniff(data)), None)
 
 

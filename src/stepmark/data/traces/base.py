@@ -12,7 +12,7 @@ from stepmark.data.messages import Chat, Object, is_item, loaded, object_or_empt
 from stepmark.data.steps.thoughts import texts_of
 
 if TYPE_CHECKING:
-    from stepmark.data.formats.rows import LabelledRow, RowWriter
+    from stepmark.data.formats.rows import LabelledRow, Writer
     from stepmark.data.reading import Row
 
 Events = Iterable[tuple[str, Object]]
@@ -42,7 +42,7 @@ class Trace:
     """The columns that are read of a row that is a trace; the others go into its `meta`."""
     label: Callable[[Row, LabelledRow], LabelledRow] | None = None
     """Adds the labels that a row of it holds."""
-    write: RowWriter | None = None
+    write: Writer | None = None
 
 
 def has(*keys: str) -> Callable[[Object], bool]:

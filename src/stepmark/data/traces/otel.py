@@ -1,27 +1,21 @@
 """OpenTelemetry's GenAI spans as OTLP JSON: `resourceSpans`.
 
 The messages of a call stand in `gen_ai.input.messages` and `gen_ai.output.messages` of its span or of an event of it, or, as openllmetry writes
-them, in numbered attributes: `gen_ai.prompt.0.role`, `gen_ai.completion.0.content`, `gen_ai.completion.0.tool_calls.0.name`. Written is one span a
-trace, the model's last call, whose input is the conversation so far; it has no times, for none are known.
+them, in numbered attributes: `gen_ai.prompt.0.role`, `gen_ai.completion.0.content`, `gen_ai.completion.0.tool_calls.0.name`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from stepmark.data.conversations import ChatMessage
-from stepmark.data.formats.rows import LabelledRow, Writing, conversation
 from stepmark.data.messages import Chat, Object, loaded, text_or_none
 from stepmark.data.traces.base import Call, has, in_order, join_calls, logged_messages, message_key, with_id
 
 ABOUT = "OpenTelemetry GenAI spans: OTLP JSON"
 sniff = has("resourceSpans")
 
-_TRACE_ID = re.compile(r"[0-9a-f]{32}")
 _NUMBERED = re.compile(r"(?:gen_ai|llm)\.(prompt|completion)s?\.(\d+)\.(.+)")
 _OF_CALL = re.compile(r"tool_calls\.(\d+)\.(.+)")
 
@@ -125,60 +119,3 @@ def _value(value: object) -> Any:
     if "kvlistValue" in value:
         return _attributes(value["kvlistValue"].get("values"))
     return next(iter(value.values()), None)
-
-
-def write(row: LabelledRow, _settings: Writing) -> Iterator[dict[str, Any]]:
-    """A trace of one span; its id is the row's where that is one of OpenTelemetry, else a digest of it.
-
-    Raises:
-        NotRepresentableError: the row was not read as a conversation.
-    """
-    read = conversation(row)
-    name = row.solution.id or row.origin
-    trace = name if _TRACE_ID.fullmatch(name) else hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
-    listed = [_parts(message, raw) for message, raw in read]
-    ended = read[-1][0].role == "assistant"
-    attributes = {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.request.model": row.solution.source,
-        "gen_ai.agent.name": read[-1][0].speaker if ended else None,
-        "gen_ai.input.messages": json.dumps(listed[:-1] if ended else listed, ensure_ascii=False),
-        "gen_ai.output.messages": json.dumps(listed[-1:] if ended else [], ensure_ascii=False),
-    }
-    span = {
-        "traceId": trace,
-        "spanId": trace[:16],
-        "name": "chat",
-        "attributes": [
-            {"key": key, "value": {"stringValue": value}} for key, value in attributes.items() if value
-        ],
-    }
-    yield {"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}
-
-
-def _parts(message: ChatMessage, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """A message of OpenTelemetry's GenAI conventions."""
-    parts: list[dict[str, Any]] = []
-    if message.role == "tool":
-        parts.append(
-            {"type": "tool_call_response", "id": raw.get("tool_call_id"), "response": message.content}
-        )
-    elif message.thought:
-        parts.append({"type": "reasoning", "content": message.thought})
-    if message.role != "tool" and (message.content or message.role != "assistant"):
-        parts.append({"type": "text", "content": message.content})
-    for call in raw.get("tool_calls") or ():
-        function = call["function"]
-        arguments = _object(function["arguments"])
-        parts.append(
-            {"type": "tool_call", "id": call.get("id"), "name": function["name"], "arguments": arguments}
-        )
-    named = raw.get("name") if message.role == "tool" else message.speaker
-    return {"role": message.role, **({"name": named} if named else {}), "parts": parts}
-
-
-def _object(arguments: str) -> Any:
-    """Arguments as an object, where its JSON is the same text; else the text."""
-    data = loaded(arguments)
-    same = isinstance(data, dict) and json.dumps(data, ensure_ascii=False) == arguments
-    return data if same else arguments

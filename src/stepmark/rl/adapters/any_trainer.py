@@ -6,20 +6,16 @@ The numbers of a credit method are those of `rl.credit` with one token a turn: t
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-
-import torch
 
 from stepmark.data.conversations import read_messages
 from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import InputError, UsageError
 from stepmark.models.prm import PRM
 from stepmark.records import Refusal, Solution, StepScores
-from stepmark.rl.adapters.rating import check_credit, turn_spans
-from stepmark.rl.batch import Batch
+from stepmark.rl.adapters.rating import check_credit, credit_of, turn_spans
 from stepmark.rl.credit import Credit
 from stepmark.rl.credit.assignment import check_kind, load_credit
 from stepmark.words import amount
@@ -208,33 +204,23 @@ def _advantages(
     asked: bool,
 ) -> list[list[float | None]]:
     """The credit of each conversation's steps, of which each is a token; None for one without an outcome or alone in its group."""
-    sizes = Counter(group for group, outcome in zip(groups, outcomes, strict=True) if outcome is not None)
-    rows = [row for row, outcome in enumerate(outcomes) if outcome is not None and sizes[groups[row]] > 1]
-    numbers: list[list[float | None]] = [[None] * len(row_scores) for row_scores in scores]
-    if not rows:
-        return numbers
-    known = {group: number for number, group in enumerate(dict.fromkeys(groups))}
-    lengths = torch.tensor([len(scores[row]) for row in rows])
-    places = torch.arange(int(lengths.max()))[None]
-    written = places < lengths[:, None]
-    read = [not asked or None not in scores[row] for row in rows]
-    steps = torch.where(written & torch.tensor(read)[:, None], places, -1)
-    rewards = torch.zeros(written.shape)
-    for at, row in enumerate(rows):
-        if asked and read[at]:
-            rewards[at, : len(scores[row])] = torch.tensor([score or 0.0 for score in scores[row]])
-    batch = Batch(
-        mask=written,
-        groups=torch.tensor([known[groups[row]] for row in rows]),
-        outcome=torch.tensor([float(outcomes[row] or 0.0) for row in rows]),
-        step_ends=steps,
-        step_rewards=rewards if asked else None,
+    read = [None if None in row_scores else [score or 0.0 for score in row_scores] for row_scores in scores]
+    given = credit_of(
+        [len(row_scores) for row_scores in scores],
+        [range(len(row_scores)) for row_scores in scores],
+        read,
+        groups,
+        outcomes,
+        credit,
+        asked=asked,
     )
-    values = credit.assign(batch).advantages
-    for at, row in enumerate(rows):
-        if read[at] or not credit.needs.steps:
-            numbers[row] = values[at, : len(scores[row])].tolist()
-    return numbers
+    unread = asked and credit.needs.steps
+    return [
+        given[row].tolist()
+        if row in given and not (unread and read[row] is None)
+        else [None] * len(row_scores)
+        for row, row_scores in enumerate(scores)
+    ]
 
 
 # --- tokens ------------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,7 +29,14 @@ from stepmark.models.prm import PRM
 from stepmark.records import Problem, Refusal, Solution, Step
 from stepmark.rl.batch import Batch
 from stepmark.rl.credit import Credit
-from stepmark.rl.rewarding import RewardedCompletion, StepSpans, batch_of, scored, step_spans, token_offsets
+from stepmark.rl.rewarding import (
+    RewardedCompletion,
+    StepSpans,
+    batch_of_steps,
+    scored,
+    step_spans,
+    token_offsets,
+)
 from stepmark.words import amount
 
 
@@ -178,23 +184,64 @@ def advantages(
         tokens: width of the result, the longest completion at least.
         written: of each completion, whether the policy wrote the token (`rate_turns`); None: all of them.
     """
-    known = {
-        row: outcome
+    given = credit_of(
+        [len(item.drawn.ids) for item in rated],
+        [item.spans.ends for item in rated],
+        [item.lowest for item in rated],
+        groups,
+        outcomes,
+        credit,
+        asked=asked,
+        written=written,
+    )
+    values = torch.zeros(len(rated), tokens)
+    for row, own in given.items():
+        values[row, : len(own)] = own
+    return values
+
+
+def credit_of(
+    lengths: Sequence[int],
+    ends: Sequence[Sequence[int]],
+    scores: Sequence[Sequence[float] | None],
+    groups: Sequence[Hashable],
+    outcomes: Sequence[float | None],
+    credit: Credit,
+    *,
+    asked: bool,
+    written: Sequence[Sequence[int]] | Sequence[Sequence[bool]] | None = None,
+) -> dict[int, Tensor]:
+    """The advantages of a completion's tokens, by its row; of those that have an outcome and are not alone with one in their group.
+
+    Args:
+        lengths: tokens of each.
+        ends: the places of its steps' last tokens.
+        scores: of its steps; None where the PRM gave none.
+        groups, outcomes, credit, asked, written: as of `advantages`.
+    """
+    known = [
+        row
         for row, outcome in enumerate(outcomes)
-        if outcome is not None and not math.isnan(outcome) and rated[row].drawn.ids
-    }
+        if outcome is not None and not math.isnan(outcome) and lengths[row]
+    ]
     sizes = Counter(groups[row] for row in known)
     rows = [row for row in known if sizes[groups[row]] > 1]
-    values = torch.zeros(len(rated), tokens)
-    if rows:
-        lengths = torch.tensor([len(rated[row].drawn.ids) for row in rows])
-        mask = torch.arange(tokens)[None] < lengths[:, None]
-        if written is not None:
-            for at, row in enumerate(rows):
-                mask[at, : lengths[at]] = torch.tensor(written[row], dtype=torch.bool)
-        counted = [replace(rated[row], group=groups[row], outcome=known[row]) for row in rows]
-        values[rows] = credit.assign(batch_of(counted, mask, asked=asked)).advantages
-    return values
+    if not rows:
+        return {}
+    numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+    mask = torch.zeros(len(rows), max(lengths[row] for row in rows), dtype=torch.bool)
+    for at, row in enumerate(rows):
+        mask[at, : lengths[row]] = True if written is None else torch.tensor(written[row], dtype=torch.bool)
+    batch = batch_of_steps(
+        mask,
+        [ends[row] for row in rows],
+        [scores[row] for row in rows],
+        groups=[numbers[groups[row]] for row in rows],
+        outcomes=[float(outcomes[row] or 0.0) for row in rows],
+        asked=asked,
+    )
+    values = credit.assign(batch).advantages
+    return {row: values[at, : lengths[row]] for at, row in enumerate(rows)}
 
 
 def figures(rated: Sequence[RewardedCompletion]) -> dict[str, float]:
@@ -270,8 +317,7 @@ def row_of(
     rated: RewardedCompletion, outcome: float, *, written: Sequence[int] | Sequence[bool] | None = None
 ) -> list[float]:
     """The `token_row` of a completion of `rate` or `rate_turns`; steps that share their last token have the lowest of their scores."""
-    scores = rated.scores
-    each = [] if scores is None else [min(scores[step] for step in steps) for steps in rated.spans.steps]
+    each = rated.lowest or ()
     ends = rated.spans.ends if each else ()
     return token_row(outcome, ends, each, tokens=len(rated.drawn.ids), written=written)
 

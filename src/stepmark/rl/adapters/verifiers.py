@@ -8,7 +8,8 @@ its tree calls `assign_turns` in `score_group`, where its own algorithms call `a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from stepmark.metrics.aggregate import aggregate as aggregated
 from stepmark.metrics.aggregate import resolve_aggregate
 from stepmark.models.prm import PRM
 from stepmark.records import Refusal, Solution
-from stepmark.rl.batch import Batch
+from stepmark.rl.adapters.rating import check_credit, credit_of
 from stepmark.rl.credit import Credit
 
 
@@ -94,7 +95,7 @@ def prm_reward(
 
 
 def assign_turns(
-    traces: Sequence[Any], credit: Credit, *, prm: PRM, group: Callable[[Any], object] | None = None
+    traces: Sequence[Any], credit: Credit, *, prm: PRM, group: Callable[[Any], Hashable] | None = None
 ) -> None:
     """Write each sampled token's advantage into the nodes of traces, as prime-rl's algorithms do (`node.advantages`).
 
@@ -110,10 +111,7 @@ def assign_turns(
     Raises:
         UsageError: a method that needs a critic or token rewards; a sampled turn without tokens.
     """
-    if credit.needs.values or credit.needs.tokens:
-        raise UsageError(
-            f"{type(credit).__name__} needs more than turn scores and outcomes; name another method"
-        )
+    check_credit(credit, prm=True)
     nodes = [[node for node in trace.nodes if node.sampled] for trace in traces]
     counts = [[sum(node.mask) for node in listed] for listed in nodes]
     for trace, listed in zip(traces, counts, strict=True):
@@ -122,31 +120,17 @@ def assign_turns(
                 f"trace {trace.id}: expected tokens in every turn that the model wrote, found a turn without"
             )
     names = [group(trace) if group is not None else 0 for trace in traces]
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     scores = turn_scores(traces, prm)
-    rows = [row for row, step_scores in enumerate(scores) if step_scores is not None]
-    rows = [row for row in rows if sum(names[row] == names[other] for other in rows) > 1]
-    values = [[[0.0] * count for count in listed] for listed in counts]
-    if rows:
-        width, most = max(sum(counts[row]) for row in rows), max(len(counts[row]) for row in rows)
-        ends = torch.full((len(rows), most), -1)
-        rewards = torch.zeros(len(rows), most)
-        mask = torch.zeros(len(rows), width, dtype=torch.bool)
-        for at, row in enumerate(rows):
-            ends[at, : len(counts[row])] = torch.tensor(counts[row]).cumsum(0) - 1
-            rewards[at, : len(counts[row])] = torch.tensor(scores[row])
-            mask[at, : sum(counts[row])] = True
-        batch = Batch(
-            mask=mask,
-            groups=torch.tensor([numbers[names[row]] for row in rows]),
-            outcome=torch.tensor([float(traces[row].reward) for row in rows]),
-            step_ends=ends,
-            step_rewards=rewards,
-        )
-        given = credit.assign(batch).advantages
-        for at, row in enumerate(rows):
-            pieces = torch.split(given[at, : sum(counts[row])], counts[row])
-            values[row] = [piece.tolist() for piece in pieces]
-    for listed, each in zip(nodes, values, strict=True):
-        for node, advantages in zip(listed, each, strict=True):
-            node.advantages = advantages
+    given = credit_of(
+        [sum(listed) for listed in counts],
+        [[end - 1 for end in accumulate(listed)] for listed in counts],
+        scores,
+        names,
+        [None if mine is None else float(trace.reward) for trace, mine in zip(traces, scores, strict=True)],
+        credit,
+        asked=True,
+    )
+    for row, (listed, sizes) in enumerate(zip(nodes, counts, strict=True)):
+        values = given[row] if row in given else torch.zeros(sum(sizes))
+        for node, own in zip(listed, torch.split(values, sizes), strict=True):
+            node.advantages = own.tolist()
