@@ -301,7 +301,7 @@ def test_an_infinite_aggregate_gives_way_to_the_product() -> None:
     sheet = Sheet(prm="sure", kind="probability", rows=(), aggregate="sum-logit", threshold=0.5)
     assert Robustness().resolved(sheet).aggregate == "product"
     with pytest.raises(UsageError, match="aggregate"):
-        Robustness(aggregate="sum-logit").judging(sheet)
+        Robustness(aggregate="sum-logit").resolved(sheet)
 
 
 def test_each_change_says_how_many_solutions_its_figures_are_of() -> None:

@@ -76,7 +76,10 @@ def targets_of(cases: Sequence[Case], asked: Target | None) -> tuple[Target, ...
             "outcome": "solutions whose answer is known to be right or wrong",
             None: "judged steps, or known outcomes",
         }
-        raise UsageError(f"expected {wanted[asked]} to measure calibration against; the data has none")
+        target = "" if asked is None else f"`target` {asked}: "
+        raise UsageError(
+            f"{target}expected {wanted[asked]} to measure calibration against; the data has none"
+        )
     return results
 
 
