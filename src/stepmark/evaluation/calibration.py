@@ -299,6 +299,8 @@ def split_by(cases: Sequence[Case], fit: float | Sequence[Case], name: str = "")
 
     A case whose problem, by id or text, is measured on is never fitted on.
     """
+    others: Sequence[Case]
+    rest: Sequence[Case]
     if isinstance(fit, float):
         words = f"{fit:.0%} of the problems"
         others = [case for case in cases if place(case.problem) < fit]

@@ -162,9 +162,9 @@
     ground.style.height = part.edges.style.height = `${extent.high}px`;
     resize();
     heads.replaceChildren(
-      ...columns.slice(1).map((column, at) => {
+      ...columns.slice(1).map((_, at) => {
         const one = make("div", "", `Step ${at + 1}`);
-        one.append(make("span", "", `${column.length} written`));
+        one.append(make("span", "", `${data.nodes.filter((node) => node.depth === at + 1).length} written`));
         one.style.left = `${left(at + 1)}px`;
         return one;
       }),
