@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -22,7 +22,9 @@ from stepmark.models.places import cache_folder
 
 PEERS = Path(__file__).parent / "peers"
 HOST = "127.0.0.1"
-NATIVE = "bfloat16" if has_bfloat16("cuda" if torch.cuda.is_available() else "cpu") else "float32"
+NATIVE: Literal["bfloat16", "float32"] = (
+    "bfloat16" if has_bfloat16("cuda" if torch.cuda.is_available() else "cpu") else "float32"
+)
 """The precision of benchmarks by default: bfloat16 where this machine computes in it."""
 
 
