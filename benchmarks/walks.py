@@ -1,7 +1,8 @@
 """The files that one row, one rollout and one step of a search go through, as docs/architecture.md lists them: `python -m benchmarks.walks`.
 
-Models are loaded before. From the moment at which a run begins with its rows (`store.resumed`), every function of stepmark that is called names
-its file, in the order of the first calls. `ASIDE` is left out: records, settings, and what refuses, words, shows and keeps them.
+Models are loaded before. From the moment at which a run begins with its rows (`store.resumed`), of a search from its method to its choice, every
+function of stepmark that is called names its file, in the order of the first calls; a folder of `FOLDERS` counts once. `ASIDE` is left out: records, settings, the opening of files and
+models, and what refuses, words, shows and keeps them.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ from stepmark.searches.beam import BeamSearch
 
 ROOT = Path(stepmark.__file__).parent
 ASIDE = (
-    "backends/__init__.py", "errors.py", "models/lazy.py", "models/load.py", "progress.py", "records.py", "registry.py", "settings.py",
-    "store/", "words.py",
+    "backends/__init__.py", "data/json_rows.py", "data/table_rows.py", "errors.py", "models/lazy.py", "models/load.py",
+    "models/policies/__init__.py", "progress.py", "records.py", "registry.py", "settings.py", "store/", "words.py",
 )  # fmt: skip
+FOLDERS = ("data/steps", "verifiers/checks")
 
 
-def walk(run: Callable[[], object]) -> list[str]:
-    """The files that are entered while something runs."""
+def walk(run: Callable[[], object], begin: str = "resumed", end: str = "") -> list[str]:
+    """The files that are entered while something runs, from the first call of the function `begin` to that of `end`."""
     files: dict[str, None] = {}
-    begun: list[str] = []
+    seen: set[str] = set()
 
     def note(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
         if event != "call" or not code.co_filename.startswith(str(ROOT)):
             return
-        if code.co_name == "resumed":
-            begun.append(code.co_name)
+        seen.add(code.co_qualname)
         name = Path(code.co_filename).relative_to(ROOT).as_posix()
-        if begun and not name.startswith(ASIDE):
-            files.setdefault(name)
+        if begin in seen and end not in seen and not name.startswith(ASIDE):
+            files.setdefault(next((folder for folder in FOLDERS if name.startswith(folder)), name))
 
     threading.setprofile(note)
     sys.setprofile(note)
@@ -71,17 +72,20 @@ def main() -> None:
             return f"{folder}/{next(numbers)}.jsonl"
 
         label = EveryStep(k=1)
-        beam = BeamSearch(width=1, how=Steps(max_steps=1))
-        for name, run in {
-            "a row is graded": lambda: stepmark.grade(rows, prm, out=out(), progress=False),
-            "a rollout becomes a label": lambda: stepmark.label(
-                solved, policy, method=label, verifier="number", out=out(), progress=False
+        beam = BeamSearch(width=2, how=Steps(max_steps=2))
+        for name, files in {
+            "a row is graded": walk(lambda: stepmark.grade(rows, prm, out=out(), progress=False)),
+            "a rollout becomes a label": walk(
+                lambda: stepmark.label(
+                    solved, policy, method=label, verifier="number", out=out(), progress=False
+                )
             ),
-            "a search step becomes a score": lambda: stepmark.search(
-                solved, policy, prm, method=beam, out=out(), progress=False
+            "a search step becomes a score": walk(
+                lambda: stepmark.search(solved, policy, prm, method=beam, out=out(), progress=False),
+                "BeamSearch.search",
+                "choose",
             ),
         }.items():
-            files = walk(run)
             print(f"{name}: {len(files)} files")
             print("".join(f"  {number}. {file}\n" for number, file in enumerate(files, 1)))
 

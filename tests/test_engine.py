@@ -311,7 +311,7 @@ def grader(*, budget=64, max_tokens=None, truncate=False):
         name="tiny",
         spec=SPEC,
         encoder=Encoder(tokenizer, SPEC.layout, max_tokens=max_tokens, truncate=truncate),
-        engine=Engine(model, device="cpu", token_budget=budget, ledger=Ledger()),
+        models=[(Engine(model, device="cpu", token_budget=budget, ledger=Ledger()), None)],
         head=lambda rows: rows @ weight.T,
         neutral="positive",
         identity=lambda: "tiny#1",

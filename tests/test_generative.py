@@ -258,9 +258,9 @@ Previous Steps: 2 * 3 = 6 apples.
 Now Step: The answer is 4."""
 
 
-def r_prompt(middle, newline=r"\n"):
+def r_prompt(middle):
     # "@" stands for the space at a line's end; the line breaks around the last header are literally \n.
-    return (R_BEGIN + middle + R_END).replace(":@", ": ").replace(r"\n", newline)
+    return (R_BEGIN + middle + R_END).replace(":@", ": ")
 
 
 def test_rprm_prompts_are_the_published_ones():
@@ -281,10 +281,6 @@ def test_rprm_prompts_are_the_published_ones():
         options=(" Yes", " No"),
     )
     assert len(seen.writes) == 30
-
-    real = Recorder(lambda request, number: "Is the step correct (Yes/No)? Yes", lambda request: odds(0.5))
-    generative_prm(RPRM(real_newlines=True, samples=1), real.policy).score(PROBLEM, steps=STEPS[:1])
-    assert real.writes[0][0].prompt == r_prompt(R_FIRST, "\n")
 
 
 def test_rprm_reads_at_the_first_question_and_leaves_out_analyses_without_one():
@@ -353,7 +349,6 @@ def critique(request, number):
 
 CAUSAL = [
     ThinkPRM(samples=2),
-    ThinkPRM(number_steps=True),
     GenPRM(samples=2),
     GenPRM(mode="direct"),
     RPRM(samples=2),

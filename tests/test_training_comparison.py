@@ -90,6 +90,12 @@ def test_the_sentence_says_what_the_intervals_say(good, baseline, learnt, better
     assert "chance 50.0" in found.lines[1]
 
 
+def test_a_run_that_the_time_limit_ended_is_advised_to_take_longer():
+    found = figures(held_out(0.0))
+    assert "`minutes`" not in found.verdict
+    assert "117 optimizer steps" in replace(found, unmade=117).verdict
+
+
 def test_a_refuted_step_is_an_error_where_the_checks_run():
     rows = held_out(0.0, refuted=True)
     low = [replace(row, scores=(0.9, 0.9)) for row in rows]

@@ -14,11 +14,13 @@ import inspect
 import math
 import re
 import sys
+import sysconfig
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import cached_property, partial
 from os import PathLike
+from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from stepmark.errors import StepmarkError, UnknownNameError, UsageError, told
@@ -248,7 +250,7 @@ def _sources(name: str, of: type, where: str) -> dict[str, str]:
     places = [name.partition(":")[0], *(item.__module__ for item in of.__mro__)]
     result = {}
     for place in dict.fromkeys(places):
-        if place.partition(".")[0] in ("stepmark", *sys.stdlib_module_names):
+        if _is_ours_or_pythons(sys.modules[place]):
             continue
         try:
             text = inspect.getsource(sys.modules[place])
@@ -259,6 +261,23 @@ def _sources(name: str, of: type, where: str) -> dict[str, str]:
             ) from error
         result[place] = hashlib.sha256(text.encode()).hexdigest()
     return result
+
+
+def _is_ours_or_pythons(module: types.ModuleType) -> bool:
+    """By where it lies: a user's module may have the name of one of Python's (code, queue, types)."""
+    spec = module.__spec__
+    if spec is not None and spec.origin in ("built-in", "frozen"):
+        return True
+    if module.__file__ is None:
+        return False
+    file = Path(module.__file__).resolve()
+    if file.is_relative_to(Path(__file__).resolve().parent):
+        return True
+    paths = sysconfig.get_paths()
+    # What is installed may lie below Python's own folder.
+    if any(file.is_relative_to(Path(paths[name]).resolve()) for name in ("purelib", "platlib")):
+        return False
+    return any(file.is_relative_to(Path(paths[name]).resolve()) for name in ("stdlib", "platstdlib"))
 
 
 def _pairs(settings: Sequence[str]) -> dict[str, str]:
@@ -326,7 +345,6 @@ def _put(of: type, instance: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _dataclass(type_: Any) -> type | None:
-    """The dataclass of a field; None for another type."""
     parts = get_args(type_) if get_origin(type_) in (Union, types.UnionType) else (type_,)
     return next((part for part in parts if isinstance(part, type) and is_dataclass(part)), None)
 

@@ -234,7 +234,6 @@ def mine(store: TheStore, project: TheProject, person: Me) -> list[dict[str, Any
 
 
 def _titles(store: Store, ids: set[str]) -> dict[str, str]:
-    """The beginning of each item's problem, to recognise it by."""
     titles = {item.id: " ".join(item.solution.problem.text.split()) for item in store.items(only=ids)}
     return {id: title if len(title) <= 80 else title[:79] + "…" for id, title in titles.items()}
 

@@ -188,7 +188,6 @@ class _RowMaker:
         )
 
     def _judged(self, voices: Sequence[AnnotatorMarks | Decision]) -> Steps:
-        """The ratings of one or several people as judgements, for each step."""
         return tuple(
             tuple(judgement for voice in voices for judgement in self._judgement(voice, step))
             for step in range(len(self.item.solution.steps))

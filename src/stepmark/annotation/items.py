@@ -261,7 +261,6 @@ def score_row(row: Row, steps: int) -> ScoreRow:
 
 
 def _of_scores(name: str, steps: StepScores, threshold: float | None) -> Suggestions:
-    """A suggestion a step that has a score."""
     suggestions: list[Suggestion | None] = []
     for step, score in enumerate(steps.scores):
         if score is None:

@@ -232,7 +232,6 @@ def _say(text: str) -> None:
 
 
 def _base_url(host: str, port: int, url: str | None) -> str:
-    """What links begin with."""
     if url is None and not is_loopback(host):
         raise UsageError(
             f"`host` {host} lets others in: give `url`, how they reach it (http://NAME:{port}, or https://NAME behind a proxy)"

@@ -569,7 +569,6 @@ def _taken(me: int, now: float | None) -> Any:
 
 
 def _assign(connection: Connection, item: str, me: int, **values: Any) -> bool:
-    """Alter an assignment; whether there is one."""
     mine = (assignments.c.item == item) & (assignments.c.annotator == me)
     return connection.execute(assignments.update().where(mine).values(**values)).rowcount > 0
 
@@ -604,7 +603,6 @@ def _set(connection: Connection, key: str, value: str) -> None:
 
 
 def _database_url(url: str) -> str:
-    """A path or a URL as SQLAlchemy takes it."""
     if "://" not in url:
         return f"sqlite:///{Path(url).absolute()}"
     scheme, _, rest = url.partition("://")

@@ -135,7 +135,6 @@ def _main(tokens: list[str]) -> int:
 
 
 def _note(message: Warning | str, *_: object, **__: object) -> None:
-    """Show a warning as one line."""
     print(f"note: {_as_typed(str(message))}", file=sys.stderr)
 
 
@@ -295,7 +294,6 @@ def _check_subcommand(app: App, tokens: list[str]) -> None:
 
 
 def _command(app: App, tokens: list[str]) -> list[str]:
-    """The command that was meant, with all its words."""
     known, _, _ = app.parse_commands(tokens)
     return ["stepmark", *known]
 

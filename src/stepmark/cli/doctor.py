@@ -137,7 +137,6 @@ def required(requirements: list[str], extra: str) -> list[str]:
 
 
 def _package(requirement: str) -> tuple[str, State]:
-    """A package with its installed version, and whether that is what is required."""
     from packaging.requirements import Requirement
 
     item = Requirement(requirement)

@@ -130,7 +130,6 @@ def any_evaluation(
 
 
 def _command(kind: Any) -> Callable[..., int]:
-    """The command of an evaluation that asks a PRM and nothing else."""
     # An evaluation with a setting of this name decides it for the PRM too.
     shared = opt.without("neutral") if "neutral" in {field.name for field in fields(kind)} else Parameter()
 

@@ -111,7 +111,6 @@ def any_labeller(
 
 
 def _command(kind: Any) -> Callable[..., int]:
-    """The command of a method that writes rollouts."""
 
     def command(
         file: Solutions,

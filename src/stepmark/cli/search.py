@@ -126,7 +126,6 @@ def any_search(
 
 
 def _command(kind: Any) -> Callable[..., int]:
-    """The command of a method."""
 
     def command(
         file: Problems | None = None,

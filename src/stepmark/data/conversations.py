@@ -304,7 +304,6 @@ def read_message(message: object, field: str, where: str | None, names: dict[str
 
 
 def _chat_message(message: Mapping[str, Any], names: dict[str, str]) -> ChatMessage:
-    """A message of `plain_messages`."""
     calls = []
     for call in message.get("tool_calls") or ():
         function, id_ = call["function"], call.get("id")
@@ -410,7 +409,6 @@ def solution_of(
 
 
 def _messages(solution: object) -> Sequence[Mapping[str, Any]]:
-    """Chat messages, where a caller gave a list of them."""
     if isinstance(solution, Mapping) or not isinstance(solution, Sequence):
         hint = (
             " (a row of a file goes to stepmark.grade([row], prm))" if isinstance(solution, Mapping) else ""

@@ -207,7 +207,6 @@ def _strict(text: str) -> Any:
 
 
 def _depth(data: object) -> int:
-    """How many lists and objects stand in each other."""
     depth, level = 0, [data]
     while level := [value for value in level if isinstance(value, list | dict)]:
         depth += 1

@@ -329,7 +329,6 @@ def _shown(part: Object) -> str:
 
 
 def _open(part: Object) -> Object:
-    """A part without what is encrypted."""
     return {key: value for key, value in part.items() if not key.startswith("encrypted")}
 
 
@@ -339,7 +338,6 @@ def _parts(content: object, matches: Callable[[Any], bool]) -> list[Object]:
 
 
 def _maybe(data: Object, key: str) -> Sequence[Any]:
-    """The list under a key; empty where there is none."""
     value = data.get(key) or []
     return value if isinstance(value, list) else [value]
 
@@ -350,7 +348,6 @@ def written(value: object) -> str:
 
 
 def _first(data: Object, keys: Sequence[str]) -> Any:
-    """The value of the first of the keys that is there; None for none."""
     return next((data[key] for key in keys if key in data), None)
 
 

@@ -313,7 +313,6 @@ def _located(error: InputError, name: str) -> InputError:
 
 
 def _first_line(lines: Iterator[bytes]) -> list[bytes]:
-    """The lines up to the first that is not blank."""
     head = []
     for line in lines:
         head.append(line)
@@ -323,7 +322,6 @@ def _first_line(lines: Iterator[bytes]) -> list[bytes]:
 
 
 def _samples(file: str) -> Entries:
-    """The samples of a log of inspect_ai, which is a zip."""
     try:
         with zipfile.ZipFile(file) as archive:
             names = [

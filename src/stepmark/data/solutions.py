@@ -225,7 +225,6 @@ def read_solution(
 
 
 def _without_graded_names(row: Row) -> Row:
-    """The same; see `_aside`."""
     if row.record is not None or _is_labelled(row.data):
         return row
     taken = {key: row.data[key] for key in GRADED_KEYS if key in row.data}
@@ -264,7 +263,6 @@ def is_solution(row: Mapping[str, Any]) -> bool:
 
 
 def _is_labelled(row: Mapping[str, Any]) -> bool:
-    """Whether a row is of the format stepmark-labels."""
     return isinstance(row.get("solution"), dict) and "judgements" in row
 
 
@@ -474,7 +472,6 @@ def texts_of(data: Mapping[str, Any], key: str, where: str | None = None) -> lis
 
 
 def _optional_text(row: dict[str, Any], name: str) -> tuple[str | None, str | None]:
-    """A text and its column."""
     column = chosen(row, name)
     value = None if column is None else row[column]
     if not isinstance(value, str | None):

@@ -103,7 +103,6 @@ def delimited_rows(lines: Iterable[bytes], *, tab: bool, columns: Columns) -> En
 
 
 def _texts(lines: Iterable[bytes]) -> Iterator[str]:
-    """Lines as text."""
     offset = 0
     for number, raw in enumerate(lines, 1):
         if number == 1 and (hint := mistaken(raw)) is not None:
@@ -359,7 +358,6 @@ def _is_missing(value: object) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """What `json` does not know, as something that it does."""
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, datetime | date | time):

@@ -34,7 +34,7 @@ _TOP = 20
 
 
 class ConfidencePRM(TokenValuePRM):
-    """A language model as its own grader. Made by `load_prm`."""
+    """A language model as its own grader."""
 
     def token_values(self, tables: Sequence[Tensor], which: Ints, ids: Ints) -> Tensor:
         """See the module."""

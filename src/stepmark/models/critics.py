@@ -213,7 +213,7 @@ class ThinkPRM(Critic):
       same: their trailing space belongs to the option's token.)
     - A failure is an error; theirs scores 0.269.
     - Only a label at a step's beginning ("Step 3:") is taken off; theirs removes it anywhere in the step.
-    - The stop string "Step n+1:" (used with numbered steps) counts the steps; theirs reads the number out of the whole prompt and compares as
+    - The stop string "Step n+1:" (used with `verdicts`) counts the steps; theirs reads the number out of the whole prompt and compares as
       text, so that 9 is more than 10.
     """
 
@@ -223,8 +223,6 @@ class ThinkPRM(Critic):
     """`prefix`: each prefix is critiqued on its own, and its P(yes) is the score of its last step. `verdicts`: the whole solution is critiqued, and
     the score of a step is the share of critiques whose verdict on it is "correct": much cheaper, and not causal. A step that every critique stopped
     before (at the first wrong step, as it was trained to) has no score."""
-    number_steps: bool = False
-    """Write "Step 1: " before each step. The authors do so for search only; `verdicts` always does."""
     temperature: float = 0.7
     top_p: float = 1.0
     max_tokens: int = 8172
@@ -335,7 +333,7 @@ class ThinkPRM(Critic):
 
     def _prompt(self, problem: str, steps: tuple[str, ...]) -> tuple[Message, ...]:
         bare = [_LABEL.sub("", step, count=1) if _LABEL.match(step) else step for step in steps]
-        numbered = self.number_steps or self.per_step == "verdicts"
+        numbered = self.per_step == "verdicts"
         solution = "\n".join(
             f"Step {t}: {step.strip()}" if numbered else step.strip() for t, step in enumerate(bare, start=1)
         )
@@ -349,7 +347,7 @@ class ThinkPRM(Critic):
 
     def _write(self, prompt: tuple[Message, ...], count: int) -> Completions:
         stop = ["Is the solution correct?", "</think>"]
-        if self.number_steps or self.per_step == "verdicts":
+        if self.per_step == "verdicts":
             stop.append(f"Step {count + 1}:")
         return self._ask(prompt, _THINK_BEGIN, tuple(stop))
 
@@ -407,8 +405,8 @@ class GenPRM(Critic):
       process and shows the model the output. Text from a model is never executed here, so the judgement follows the analysis: what the authors'
       code itself does when its rounds of analysis and code are used up. Expect somewhat less than the paper's figures.
     - The verdict is read from the probabilities of Yes and No at its place instead of being sampled; theirs reads them at the last Yes or No
-      token that was sampled, takes 0.5 where there is none, and an absent option at the 20th likeliest token's probability. `reading="hard"` gives
-      1 or 0 a critique, which is what their server counted for the published ProcessBench and best-of-N figures.
+      token that was sampled, takes 0.5 where there is none, and an absent option at the 20th likeliest token's probability. Their server counted 1 or 0
+      a critique for the published ProcessBench and best-of-N figures.
     - The template is rendered with its generation prompt. The authors' scripts that run GenPRM leave it out (`build_prompt` of `utils/util.py`,
       `utils/vllm_worker.py`), and take an end token at the end of the text off.
     - Problem and first step are joined by a newline, as in their ProcessBench runs; their best-of-N script joins them by nothing.
@@ -418,8 +416,6 @@ class GenPRM(Critic):
     """Critiques a step; their mean counts. The paper's best figures use 8."""
     mode: Literal["analyze", "direct"] = "analyze"
     """`direct` asks for the judgement alone: no critique, so `samples` must be 1."""
-    reading: Literal["soft", "hard"] = "soft"
-    """`soft`: P(Yes). `hard`: 1 where P(Yes) is one half or more, else 0; the mean over k is then a vote."""
     temperature: float = 0.6
     top_p: float = 0.95
     top_k: int = 20
@@ -460,8 +456,7 @@ class GenPRM(Critic):
                     for text, chance in zip(begun, chances, strict=True)
                 ]
             )
-            hard = [None if chance is None else float(chance >= 0.5) for chance in chances]
-            verdicts.append(hard if self.reading == "hard" else chances)
+            verdicts.append(chances)
         return Critiqued.of(verdicts, critiques, expected="a probability of Yes or No")
 
     def lesson(
@@ -578,9 +573,6 @@ class RPRM(Critic):
     temperature: float = 0.95
     top_p: float = 0.95
     max_tokens: int = 4096
-    real_newlines: bool = False
-    """In the published prompt file the line breaks around the assistant's header are a backslash and an n, two characters, and the evaluation sends
-    them so: the format of the published figures. True: line breaks, as the model's own chat template would."""
     seed: int = 0
 
     async def grade(
@@ -631,10 +623,10 @@ class RPRM(Critic):
         )
 
     def _prompt(self, problem: str, previous: tuple[str, ...], step: str) -> str:
-        line = "\n" if self.real_newlines else "\\n"
         before = "\n".join(previous) or _RPRM_FIRST
         return (
             f"{_RPRM_TASK}{problem}\nPrevious Steps: {before}\nNow Step: {step}\n"
             "Please carefully analyze the correctness of the Now Step.\n"
-            f"Reply: <|im_end|>{line}<|im_start|>assistant{line}"
+            # In the published prompt file these are a backslash and an n, two characters, and the authors' evaluation sends them so.
+            "Reply: <|im_end|>\\n<|im_start|>assistant\\n"
         )

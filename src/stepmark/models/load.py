@@ -95,7 +95,7 @@ def load_prm(
     """
     arguments: dict[str, Any] = dict(locals())
     with LOADING:
-        return _find(_Settings(name=arguments.pop("name_or_path"), **arguments)).load()
+        return _find(_Settings(name=arguments.pop("name_or_path"), **arguments))[1]()
 
 
 def lazy_prm(name_or_path: str, **arguments: Any) -> Lazy[PRM]:
@@ -117,7 +117,7 @@ def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
 
 
 def _identity(name: str, **settings: Any) -> str:
-    return _find(_Settings(name=name, **settings)).identity()
+    return _find(_Settings(name=name, **settings))[0]()
 
 
 def is_factory(name: str) -> bool:
@@ -211,21 +211,16 @@ class _Settings:
     seed: int = 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Found:
-    """A PRM that is found and not loaded yet."""
-
-    identity: Callable[[], str]
-    """Gives what `PRM.identity` will be."""
-    load: Callable[[], PRM]
+_Loading = tuple[Callable[[], str], Callable[[], PRM]]
+"""What gives a PRM's `identity` without loading it, and what loads it."""
 
 
-def _made(prm: PRM) -> _Found:
-    """A PRM that costs nothing to load: on a server, or made by a user's function."""
-    return _Found(identity=lambda: prm.identity, load=lambda: prm)
+def _made(prm: PRM) -> _Loading:
+    """Of a PRM that costs nothing to load: on a server, or made by a user's function."""
+    return lambda: prm.identity, lambda: prm
 
 
-def _find(given: _Settings) -> _Found:
+def _find(given: _Settings) -> _Loading:
     """The PRM that the settings name; see `load_prm`, also for what it raises."""
     if not given.name.strip():
         raise UsageError(
@@ -276,7 +271,7 @@ def critic_settings_of(
     return critic_settings(named_so, samples=samples, seed=seed)
 
 
-def _critic(given: _Settings) -> _Found:
+def _critic(given: _Settings) -> _Loading:
     """A generative PRM, on a server or of a checkpoint."""
     from stepmark.models.generative import generative_prm as prm
     from stepmark.models.policies import lazy_policy
@@ -301,7 +296,7 @@ def _critic(given: _Settings) -> _Found:
     def identity() -> str:
         return named(lazy_policy(given.name, **how).identity, settings)
 
-    return _Found(identity=identity, load=load)
+    return identity, load
 
 
 def _remote(address: str, model: str | None, *, outcome: bool) -> PRM | str:
@@ -406,7 +401,7 @@ def _encoder(given: _Settings, spec: ScoringSpec, tokenizer: Any, limit: int | N
     return encoder
 
 
-def _checkpoint(given: _Settings) -> _Found:
+def _checkpoint(given: _Settings) -> _Loading:
     """A PRM of a checkpoint. Nothing of its weights is read before `load`."""
     from stepmark.models.backbone import compute_devices
 
@@ -433,65 +428,51 @@ def _checkpoint(given: _Settings) -> _Found:
         return named(name, prints, spec_key(spec), given.neutral, given.truncate, str(dtype), *more)
 
     def load() -> PRM:
+        from stepmark.models.confidence import ConfidencePRM
         from stepmark.models.engine import Engine, token_budget
-        from stepmark.models.heads import build_head, output_rows
-        from stepmark.models.local_prm import HeadPRM, ImplicitPRM
+        from stepmark.models.heads import HeadFunction, build_head, output_rows
+        from stepmark.models.local_prm import HeadPRM, ImplicitPRM, LocalPRM, no_head
         from stepmark.models.prm import Ledger
+        from stepmark.models.token_head import TokenHeadPRM
 
-        def assembled(folder: Path) -> tuple[Engine, Any, Tensors]:
-            backbone, tokenizer, tensors = _assemble(folder, dtype, devices, given.quantize, spec)
+        kinds: dict[type, type[LocalPRM]] = {
+            ConfidenceHead: ConfidencePRM,
+            LogRatioHead: ImplicitPRM,
+            TokenHead: TokenHeadPRM,
+        }
+        kind = kinds.get(type(head), HeadPRM)
+        models: list[tuple[Engine, Any]] = []
+        vocabularies = []
+        own: HeadFunction = no_head
+        # The reference in the policy's precision: else the log-ratio would hold the rounding of one of the two.
+        for place in filter(None, (folder, reference)):
+            backbone, tokens, tensors = _assemble(place, dtype, devices, given.quantize, spec)
             budget = given.token_budget or token_budget(backbone, device)
-            return Engine(backbone, device=device, token_budget=budget, ledger=Ledger()), tokenizer, tensors
-
-        def with_output(engine: Engine, tensors: Tensors) -> tuple[Engine, Any]:
-            return engine, output_rows(tensors, engine.backbone).to(device, engine.backbone.dtype)
-
-        engine, tokens, tensors = assembled(folder)
-        if isinstance(head, ConfidenceHead):
-            from stepmark.models.confidence import ConfidencePRM
-
-            encoder = _encoder(given, spec, tokens, engine.token_limit)
-            models = [with_output(engine, tensors)]
-            return ConfidencePRM(name=name, spec=spec, encoder=encoder, models=models, identity=identity)
-        if isinstance(head, TokenHead):
-            from stepmark.models.token_head import TokenHeadPRM
-
-            return TokenHeadPRM(
-                name=name,
-                spec=spec,
-                encoder=_encoder(given, spec, tokens, engine.token_limit),
-                models=[with_output(engine, tensors)],
-                head=build_head(head, tensors, engine.backbone, tokens, device),
-                neutral=given.neutral,
-                identity=identity,
-            )
-        if reference is None:
-            return HeadPRM(
-                name=name,
-                spec=spec,
-                encoder=_encoder(given, spec, tokens, engine.token_limit),
-                engine=engine,
-                head=build_head(head, tensors, engine.backbone, tokens, device),
-                neutral=given.neutral,
-                identity=identity,
-            )
-        # In another precision than the policy's the log-ratio would hold the rounding of one of the two. The reference reads the same
-        # tokens; its cost is not the solution's, so it keeps a ledger of its own.
-        theirs, their_tokens, their_tensors = assembled(reference)
-        if their_tokens.get_vocab() != tokens.get_vocab():
+            engine = Engine(backbone, device=device, token_budget=budget, ledger=Ledger())
+            reads_output = kind is not HeadPRM
+            output = output_rows(tensors, backbone).to(device, backbone.dtype) if reads_output else None
+            if not models:
+                tokenizer = tokens
+                if not isinstance(head, ConfidenceHead | LogRatioHead):
+                    own = build_head(head, tensors, backbone, tokens, device)
+            models.append((engine, output))
+            vocabularies.append(tokens.get_vocab() if reference else None)
+        if vocabularies[0] != vocabularies[-1]:
             raise CheckpointError(
                 f"the reference {reference} has another vocabulary than {name}; their tokens cannot be compared"
             )
-        limits = [limit for limit in (engine.token_limit, theirs.token_limit) if limit is not None]
-        return ImplicitPRM(
+        limits = [engine.token_limit for engine, _ in models if engine.token_limit is not None]
+        return kind(
             name=name,
             spec=spec,
-            encoder=_encoder(given, spec, tokens, min(limits, default=None)),
-            models=[with_output(engine, tensors), with_output(theirs, their_tensors)],
+            encoder=_encoder(given, spec, tokenizer, min(limits, default=None)),
+            models=models,
+            head=own,
+            neutral=given.neutral,
             identity=identity,
         )
 
-    return _Found(identity=identity, load=load)
+    return identity, load
 
 
 def base_of(folder: Path) -> tuple[Path, bool]:

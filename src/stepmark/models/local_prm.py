@@ -123,21 +123,39 @@ class WindowedPRM(PRM, ABC):
         """One result a solution, in order; solutions given together share their prefixes."""
 
 
+def no_head(rows: Tensor) -> Tensor:
+    """The head of a PRM that has none; it is never called."""
+    raise NotImplementedError
+
+
 class LocalPRM(WindowedPRM):
-    """What PRMs in this process share: sessions and sizes. Abstract: `read` reads what a session has stored."""
+    """What PRMs in this process share: sessions and sizes. Abstract: `read` reads what a session has stored. Made by `load_prm`.
+
+    Args:
+        models: of each network an engine, and the weight of its language-model head, [vocabulary, hidden], where that is read.
+        head: from hidden states to logits, where there is one.
+        neutral: whether a neutral step counts as good, for PRMs of three classes.
+        identity: gives `PRM.identity`; called when it is asked for, because hashing weights takes time.
+    """
 
     has_head = True
+    """Whether it gives logits of single tokens."""
 
     def __init__(
         self,
+        *,
         name: str,
         spec: ScoringSpec,
         encoder: Encoder,
-        engines: tuple[Engine, ...],
+        models: Sequence[tuple[Engine, Tensor | None]],
+        head: HeadFunction = no_head,
+        neutral: Neutral = "positive",
         identity: Callable[[], str],
     ) -> None:
-        super().__init__(name, spec, encoder, engines[0].ledger, engines[0].token_budget, identity)
-        self.engines = engines
+        self.engines = tuple(engine for engine, _ in models)
+        self.outputs = tuple(output for _, output in models if output is not None)
+        self.engine, self.head, self.neutral = self.engines[0], head, neutral
+        super().__init__(name, spec, encoder, self.engine.ledger, self.engine.token_budget, identity)
 
     def _place(self) -> dict[str, object]:
         engine = self.engines[0]
@@ -170,7 +188,11 @@ class LocalPRM(WindowedPRM):
 
     @abstractmethod
     def read(self, states: States, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
-        """See `TokenPRM.read`."""
+        """The scores of texts whose tokens are in the places `paths`.
+
+        Raises:
+            CheckpointError: the model gave NaN or an infinity.
+        """
 
 
 class ReadRows:
@@ -187,32 +209,14 @@ class ReadRows:
 
 
 class HeadPRM(LocalPRM):
-    """A PRM with a head read at step ends. Made by `load_prm`.
-
-    Args:
-        identity: gives `PRM.identity`; called when it is asked for, because hashing weights takes time.
-    """
-
-    def __init__(
-        self,
-        *,
-        name: str,
-        spec: ScoringSpec,
-        encoder: Encoder,
-        engine: Engine,
-        head: HeadFunction,
-        neutral: Neutral,
-        identity: Callable[[], str],
-    ) -> None:
-        super().__init__(name, spec, encoder, (engine,), identity)
-        self.engine, self.head, self.neutral = engine, head, neutral
+    """A PRM with a head read at step ends."""
 
     def needed(self, text: Text) -> Ints:
         """Step ends."""
         return text.reads
 
     def read(self, states: States, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
-        """See `TokenPRM.read`; a token that several texts share is read once."""
+        """See `LocalPRM.read`; a token that several texts share is read once."""
         slots = [path[text.reads] for text, path in zip(texts, paths, strict=True)]
         ends, which = np.unique(np.concatenate(slots), return_inverse=True)
         logits = torch.cat(
@@ -241,25 +245,9 @@ class TokenValuePRM(LocalPRM):
     """A PRM that gives each token of the answer a value, from what language models say of it, and makes scores of those. Abstract.
 
     Of an agent's conversation only the agent's own tokens count: what tools and users answer is read and has no value.
-
-    Args:
-        models: of each an engine and the weight of its language-model head, [vocabulary, hidden].
-        identity: as of `HeadPRM`.
     """
 
     has_head = False
-
-    def __init__(
-        self,
-        *,
-        name: str,
-        spec: ScoringSpec,
-        encoder: Encoder,
-        models: Sequence[tuple[Engine, Tensor]],
-        identity: Callable[[], str],
-    ) -> None:
-        super().__init__(name, spec, encoder, tuple(engine for engine, _ in models), identity)
-        self.outputs = tuple(output for _, output in models)
 
     def needed(self, text: Text) -> Ints:
         """What stands before each token that counts."""
@@ -275,7 +263,7 @@ class TokenValuePRM(LocalPRM):
         return np.flatnonzero(encoded.own(len(text.ids))) + encoded.answer - 1
 
     def read(self, states: States, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
-        """See `TokenPRM.read`."""
+        """See `LocalPRM.read`."""
         results = []
         for values, ends in self.token_spans(states, texts, paths):
             scores = self.step_values(values, ends)
@@ -339,7 +327,7 @@ class TokenValuePRM(LocalPRM):
 
 
 class ImplicitPRM(TokenValuePRM):
-    """An implicit PRM: a policy and its reference, and the log-ratio of the answer's tokens. Made by `load_prm`.
+    """An implicit PRM: a policy and its reference, and the log-ratio of the answer's tokens.
 
     Source: Yuan et al. 2024, "Free process rewards without process labels", equation 4. Own tokens only: Oh et al. 2026, "Progress
     Advantage", arXiv 2606.26080.

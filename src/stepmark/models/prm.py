@@ -266,11 +266,7 @@ class PRM:
         Args:
             problem: the text or record of the problem of them all; None where each solution says its own.
             solutions: each as for `grade`, or a list of the texts of its steps.
-            aggregate: as for `grade`.
-            threshold: as for `grade`.
-            checks: as for `grade`.
-            split: as for `grade`.
-            marker: as for `grade`.
+            aggregate, threshold, checks, split, marker: as for `grade`.
             keep_going: leave out solutions that the PRM cannot read (too long, a marker in the text) instead of raising.
 
         Raises:
@@ -311,14 +307,8 @@ class PRM:
         One without a score (a step was not read) comes after those that have one; equals keep their order.
 
         Args:
-            problem: as for `grade_many`.
-            solutions: as for `grade_many`.
+            problem, solutions, threshold, checks, split, marker, keep_going: as for `grade_many`.
             aggregate: what they are sorted by; None for the PRM's own.
-            threshold: as for `grade`.
-            checks: as for `grade`.
-            split: as for `grade`.
-            marker: as for `grade`.
-            keep_going: as for `grade_many`.
 
         Raises:
             InputError: no solutions, or one that cannot be scored; the message says which.
@@ -679,7 +669,7 @@ def from_row(solution: Solution, row: Mapping[str, Any]) -> GradedSolution:
             f"expected -1 to {len(solution.steps) - 1} or null, found {row['first_error']!r}",
             field="first_error",
         )
-    scored = GradedSolution(
+    return GradedSolution(
         solution=solution,
         step_scores=steps,
         score=row["score"],
@@ -691,15 +681,3 @@ def from_row(solution: Solution, row: Mapping[str, Any]) -> GradedSolution:
         outcome_model=row.get("outcome_model"),
         findings=None if row.get("findings") is None else read_findings(row["findings"], len(steps.scores)),
     )
-    # Files of before have no such key.
-    if row.get("first_error_step", scored.first_error_step) != scored.first_error_step:
-        raise InputError(
-            f"expected {scored.first_error_step}, the number from 1 of the step that first_error ({scored.first_error}) counts from 0, "
-            f"found {row['first_error_step']!r}",
-            field="first_error_step",
-        )
-    if row.get("first_error_by", scored.first_error_by) != scored.first_error_by:
-        raise InputError(
-            f"expected {scored.first_error_by!r}, found {row['first_error_by']!r}", field="first_error_by"
-        )
-    return scored

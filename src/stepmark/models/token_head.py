@@ -7,7 +7,7 @@ of groups of tokens ranks solutions (Fu et al. 2025, arXiv 2508.15260, whose fea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -17,13 +17,10 @@ from torch import Tensor
 
 from stepmark.errors import CheckpointError
 from stepmark.models.confidence import token_values
-from stepmark.models.encoding import Encoder
-from stepmark.models.engine import Engine
-from stepmark.models.heads import HeadFunction, Neutral, step_scores
+from stepmark.models.heads import step_scores
 from stepmark.models.local_prm import TokenValuePRM
 from stepmark.models.packed_tree import Ints
 from stepmark.models.session import Read, States, Text
-from stepmark.models.spec import ScoringSpec
 
 
 def token_features(logprobs: Tensor, lengths: Sequence[int]) -> Tensor:
@@ -47,28 +44,14 @@ def token_features(logprobs: Tensor, lengths: Sequence[int]) -> Tensor:
 
 
 class TokenHeadPRM(TokenValuePRM):
-    """A PRM with a `spec.TokenHead`. Made by `load_prm`."""
-
-    def __init__(
-        self,
-        *,
-        name: str,
-        spec: ScoringSpec,
-        encoder: Encoder,
-        models: Sequence[tuple[Engine, Tensor]],
-        head: HeadFunction,
-        neutral: Neutral,
-        identity: Callable[[], str],
-    ) -> None:
-        super().__init__(name=name, spec=spec, encoder=encoder, models=models, identity=identity)
-        self.head, self.neutral = head, neutral
+    """A PRM with a `spec.TokenHead`."""
 
     def needed(self, text: Text) -> Ints:
         """What stands before each token of the answer, and the ends of steps."""
         return np.union1d(self.written(text), text.reads)
 
     def read(self, states: States, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
-        """See `TokenPRM.read`."""
+        """See `LocalPRM.read`."""
         results = []
         for text, path, (values, ends) in zip(
             texts, paths, self.token_spans(states, texts, paths), strict=True

@@ -505,7 +505,6 @@ def _made(
 def _problem_text(
     dice: random.Random, domain: Domain, operations: int, distractors: int, largest: int
 ) -> str:
-    """A problem with so many operations."""
     start = running = dice.randint(5, 60)
     sentences: list[str] = []
     question: str | None = domain.question

@@ -596,7 +596,6 @@ def _text(prompt: Prompt) -> str:
 def _write(
     solver: Solver, state: WorldState, lead: str, request: Completions, number: int, prompt_tokens: int
 ) -> Completion:
-    """Sample `number` of a request."""
     dice = random.Random(sample_seed(request, number)) if request.temperature else None
     text, logprob, tokens = lead, 0.0, count_tokens(lead)
     stopped = False

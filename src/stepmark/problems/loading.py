@@ -110,18 +110,10 @@ def _read(source: Source, columns: Columns | None, *, need_answer: bool = True) 
         yield row
 
 
-def problems_or_errors(
-    source: Source, *, columns: Columns | None = None, need_answer: bool = True
-) -> Iterator[Problem | InputError]:
-    """As `read_problems`, with the error of a row that is no problem in its place."""
-    for row in problem_rows(source, columns=columns, need_answer=need_answer):
-        yield row if isinstance(row, InputError) else row.problem
-
-
 def problem_rows(
     source: Source, *, columns: Columns | None = None, need_answer: bool = True
 ) -> Iterator[ProblemRow | InputError]:
-    """As `problems_or_errors`, each problem with what else its row says."""
+    """As `read_problems`, each problem with what else its row says, and the error of a row that is no problem in its place."""
     for row in read_rows(source, columns=columns, keep_going=True):
         try:
             yield row.error if isinstance(row, Refusal) else _problem(row, need_answer=need_answer)

@@ -62,7 +62,6 @@ def hook_reply(payload: Mapping[str, Any], live: LiveScores) -> dict[str, Any] |
 
 
 def _messages(path: Path, payload: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The messages of the conversation that the hook is about."""
     errors: list[InputError] = []
     file = SessionFile(path, errors.append)
     if not file.poll(end=True):

@@ -76,7 +76,6 @@ class SessionFile:
             return False
 
     def _whole(self, state: object) -> bool:
-        """Read everything, if it changed."""
         if state == self._state:
             return False
         try:

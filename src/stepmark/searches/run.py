@@ -37,7 +37,7 @@ from stepmark.models.lazy import Lazy, arguments_of, check_models
 from stepmark.models.load import PRMLike, lazy_prm
 from stepmark.models.policies import Policy, PolicyLike, policy_of, reading_of
 from stepmark.models.prm import PRM, Session, identity_of, scorer, why_whole_prefixes
-from stepmark.problems.loading import problems_or_errors
+from stepmark.problems.loading import problem_rows
 from stepmark.progress import Progress
 from stepmark.records import Problem, Refusal, ScoreKind, Solution
 from stepmark.searches import tree
@@ -173,9 +173,9 @@ def search(
             return _line(result, trace=keeps_trees)
 
         with working(part, shown, given, keep_going=keep_going):
-            rows = usable(
-                problems_or_errors(given.source, columns=columns, need_answer=False), keep_going=keep_going
-            )
+            read = problem_rows(given.source, columns=columns, need_answer=False)
+            given_problems = (row if isinstance(row, InputError) else row.problem for row in read)
+            rows = usable(given_problems, keep_going=keep_going)
             for _, line, result in resumed(part, rows, _key, searched, kept, keep_going=keep_going):
                 tally.add(line, checker)
                 shown.advance(fresh=result is not None)

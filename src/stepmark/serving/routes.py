@@ -25,11 +25,9 @@ from stepmark.metrics.aggregate import rank_key
 from stepmark.models.prm import PRM, Grade, graded, to_row
 from stepmark.models.remote.wire import (
     ClassifyRequest,
-    ClassifyResponse,
     ErrorResponse,
     ModelsResponse,
     PoolingRequest,
-    PoolingResponse,
     RankRequest,
     RankResponse,
     RewardsRequest,
@@ -38,7 +36,6 @@ from stepmark.models.remote.wire import (
     ScoreSolutionsRequest,
     SolutionFields,
     SolutionToScore,
-    StatusResponse,
 )
 from stepmark.records import Refusal, Solution, StepScores
 from stepmark.serving.backend import Rows
@@ -185,7 +182,7 @@ async def rewards(request: Request, body: RewardsRequest) -> Response:
     return JSONResponse({"object": "rewards", "model": service.name, "results": results})
 
 
-@router.post("/pooling", tags=["scores"], summary="Rows of the head (vLLM)", **described(PoolingResponse))
+@router.post("/pooling", tags=["scores"], summary="Rows of the head (vLLM)", **described(None))
 async def pooling(request: Request, body: PoolingRequest) -> Response:
     """What vLLM answers for a token classifier that pools step marks: rows of the head, a row a mark.
 
@@ -199,9 +196,7 @@ async def pooling(request: Request, body: PoolingRequest) -> Response:
     return _listed("pool", service, data, rows)
 
 
-@router.post(
-    "/classify", tags=["scores"], summary="Labels at the last token (vLLM)", **described(ClassifyResponse)
-)
+@router.post("/classify", tags=["scores"], summary="Labels at the last token (vLLM)", **described(None))
 async def classify(request: Request, body: ClassifyRequest) -> Response:
     """What vLLM answers for a classifier: the probability of each label at the last token of a text or of token ids.
 
@@ -268,7 +263,7 @@ async def models(request: Request) -> Response:
     return JSONResponse({"object": "list", "data": data})
 
 
-@router.get("/health", tags=["server"], summary="Ready", **described(StatusResponse))
+@router.get("/health", tags=["server"], summary="Ready", **described(None))
 async def health(request: Request) -> Response:
     """Whether requests are accepted: 503 while the server shuts down. Needs no key."""
     if service_of(request).draining:

@@ -140,7 +140,6 @@ class PartFile:
             self._rows.append(self._append({"key": key, "result": result}))
 
     def _append(self, line: Mapping[str, Any]) -> int:
-        """Write a line; gives where it begins."""
         assert self._handle is not None
         with naming(self._part):
             place = self._handle.seek(0, os.SEEK_END)

@@ -93,7 +93,6 @@ class Results(Sequence[R_co], Generic[R_co]):
 
 
 def _html(record: Any) -> str:
-    """A record in a notebook: as it shows itself, or else as text."""
     import html
 
     shown = getattr(record, "_repr_html_", None)
@@ -101,7 +100,6 @@ def _html(record: Any) -> str:
 
 
 def _flat(record: Any) -> dict[str, Any]:
-    """A record as a flat row."""
     if isinstance(record, Mapping):
         row = dict(record)
     elif hasattr(record, "to_dict"):

@@ -319,7 +319,6 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def _locked(folder: Path) -> BinaryIO:
-    """The folder's lock file, open and locked."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):  # a run that ends removes the file, and perhaps the folder

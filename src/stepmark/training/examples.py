@@ -77,6 +77,9 @@ class LabelRules:
     before and after them are trained on either way."""
 
 
+OUT_OF_TIME = "optimizer steps that the time limit left no time for"
+
+
 @dataclass(kw_only=True)
 class Dropped:
     """What was left out: how often, why, and where first."""

@@ -59,6 +59,9 @@ class HeldOut:
     difference: Difference | None = None
     """This PRM's AUC minus the baseline's, on the same steps."""
 
+    unmade: int = 0
+    """Optimizer steps that the time limit left no time for."""
+
     @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> Self:
         """From `dataclasses.asdict`, as `train.json` holds it."""
@@ -80,6 +83,8 @@ class HeldOut:
     def verdict(self) -> str:
         """The result in one or two sentences: whether anything was learnt, and whether the baseline is beaten."""
         rows = f"more rows (there are {amount(self.problems, 'held-out problem')}), right and wrong in equal parts"
+        if self.unmade:
+            rows = f"more `minutes` (the time limit left out {amount(self.unmade, 'optimizer step')}), then {rows}"
         if not self.learnt and self.auc.low is None:
             return f"The held-out problems are too few to tell whether anything was learnt. Try {rows}."
         if not self.learnt:
@@ -126,6 +131,11 @@ class HeldOut:
         if self.baseline_auc is not None and self.difference is not None:
             rows[f"the same of {self.baseline_name}"] = _text(self.baseline_auc)
             rows["the difference, paired, points"] = _difference(self.difference)
+        if self.f1 is not None and self.threshold is not None:
+            how = ", chosen on the same solutions" if self.tuned else ""
+            rows[f"first-error F1 at the threshold {self.threshold:.3g}{how}"] = _text(self.f1)
+            if self.baseline_f1 is not None:
+                rows[f"first-error F1 of {self.baseline_name}"] = _text(self.baseline_f1)
         return rows
 
     @property

@@ -24,7 +24,7 @@ from stepmark.models.checkpoint import Tensors, adapter_config
 from stepmark.models.files import local_folder, present
 from stepmark.models.places import BUILT_IN, default_folder, find_checkpoint
 from stepmark.models.spec import SPEC_FILE, ScoringSpec, read_spec
-from stepmark.training.examples import Dropped, Example
+from stepmark.training.examples import OUT_OF_TIME, Dropped, Example
 from stepmark.training.measure import Graded, Measure, measure
 from stepmark.training.net import Net
 from stepmark.training.objectives.base import Objective
@@ -350,9 +350,7 @@ class Trainer:
                 continue
             if self.pace.share >= 1:
                 remaining = len(steps) - self.done
-                self.dropped.note(
-                    "optimizer steps that the time limit left no time for", f"step {number}", remaining
-                )
+                self.dropped.note(OUT_OF_TIME, f"step {number}", remaining)
                 break
             rate, at = self.pace.rate(number, len(steps)), time.monotonic()
             loss, labels, norm = self._step(step, rate)

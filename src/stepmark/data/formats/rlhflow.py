@@ -58,7 +58,6 @@ def _turns(row: Row) -> list[str]:
 
 
 def _parted(turn: str, row: Row) -> tuple[str, str]:
-    """The question and the first step."""
     starts = list(rows.FIRST_STEP.finditer(turn))
     paragraphs = [part for part in re.split(r"\n[ \t]*\n\s*", turn) if part.strip()]
     if len(starts) == 1:

@@ -205,7 +205,6 @@ def _bodies(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
 
 
 def _is_compound(statement: ast.stmt) -> bool:
-    """Whether a statement holds others."""
     return not {"body", "cases"}.isdisjoint(statement._fields)
 
 

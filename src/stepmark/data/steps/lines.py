@@ -143,7 +143,6 @@ def _merged(spans: list[Span]) -> list[Span]:
 
 
 def _next(positions: Sequence[int], after: int, default: int) -> int:
-    """The first of the sorted positions that is greater than `after`."""
     index = bisect_right(positions, after)
     return positions[index] if index < len(positions) else default
 
@@ -374,7 +373,6 @@ def numbered_cuts(text: str, items: Sequence[ListItem], spans: Sequence[Span]) -
 
 
 def _between(positions: list[int], start: int, end: int) -> list[int]:
-    """The sorted positions with start <= position < end."""
     return positions[bisect_left(positions, start) : bisect_left(positions, end)]
 
 

@@ -267,7 +267,6 @@ def _choose(text: str, marker: str | None, language: str | None) -> tuple[str, s
 
 
 def _shares(text: str, cuts: Sequence[int]) -> list[Span]:
-    """The pieces between cuts that are not blank."""
     pairs = pairwise([0, *(cut for cut in cuts if cut), len(text)])
     return [(start, end) for start, end in pairs if text[start:end].strip()]
 

@@ -45,11 +45,6 @@ class Trace:
     write: Writer | None = None
 
 
-def has(*keys: str) -> Callable[[Object], bool]:
-    """Whether a row has all of these keys."""
-    return lambda data: all(key in data for key in keys)
-
-
 # --- calls of a model that repeat the conversation so far -------------------------------------------------------
 
 Call = tuple[Sequence[dict[str, Any]], Sequence[dict[str, Any]]]
@@ -173,7 +168,6 @@ def logged_messages(
 
 
 def _names(chat: Chat) -> list[str]:
-    """The tools that were called in a conversation."""
     return [call["function"]["name"] for message in chat.messages for call in message.get("tool_calls", ())]
 
 

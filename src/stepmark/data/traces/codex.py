@@ -119,7 +119,6 @@ def _kind(item: object) -> str:
 
 
 def _text(item: object) -> str:
-    """The text of a message; "" for another item."""
     content = object_or_empty(item).get("content", object_or_empty(item).get("text"))
     parts = content if isinstance(content, list) else [{"text": content}]
     texts = [object_or_empty(part).get("text") for part in parts]
@@ -127,7 +126,6 @@ def _text(item: object) -> str:
 
 
 def _add(chat: Chat, item: object) -> None:
-    """Add an item of a turn."""
     if not isinstance(item, Mapping):
         raise chat.error(f"expected an item (an object), found {json_type(item)}", ".item")
     kind = _kind(item)

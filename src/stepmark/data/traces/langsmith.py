@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from stepmark.data.formats.rows import has
 from stepmark.data.messages import Chat, Object, object_or_empty, text_or_none
-from stepmark.data.traces.base import Call, has, in_order, join_calls, logged_messages, message_key, with_id
+from stepmark.data.traces.base import Call, in_order, join_calls, logged_messages, message_key, with_id
 
 ABOUT = "runs of LangSmith"
 sniff = has("run_type", "inputs")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from stepmark.data.formats.rows import has
 from stepmark.data.messages import Chat, Object
-from stepmark.data.traces.base import has
 
 ABOUT = "trajectories of mini-swe-agent: .traj.json"
 COLUMNS = ("trajectory_format", "messages")

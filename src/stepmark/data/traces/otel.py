@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from stepmark.data.formats.rows import has
 from stepmark.data.messages import Chat, Object, loaded, text_or_none
-from stepmark.data.traces.base import Call, has, in_order, join_calls, logged_messages, message_key, with_id
+from stepmark.data.traces.base import Call, in_order, join_calls, logged_messages, message_key, with_id
 
 ABOUT = "OpenTelemetry GenAI spans: OTLP JSON"
 sniff = has("resourceSpans")
@@ -111,7 +112,6 @@ def _attributes(listed: object) -> dict[str, Any]:
 
 
 def _value(value: object) -> Any:
-    """A value of OTLP JSON as plain JSON."""
     if not isinstance(value, Mapping):
         return value
     if "arrayValue" in value:

@@ -12,10 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from stepmark.data.columns import CONTENT_NAMES
-from stepmark.data.formats.rows import LabelledRow, NotRepresentableError, Writing, labels_of, signed
+from stepmark.data.formats.rows import LabelledRow, NotRepresentableError, Writing, has, labels_of, signed
 from stepmark.data.messages import Chat, Object, text_or_none
 from stepmark.data.reading import Row
-from stepmark.data.traces.base import has
 from stepmark.records import LabelledSolution
 from stepmark.words import indices
 

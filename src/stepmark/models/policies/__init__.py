@@ -7,12 +7,12 @@ SGLang, llama.cpp). None of them is imported before it is named.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
 from pydantic import Field
 
-from stepmark.backends import ChoiceLogprobs, Completion, Completions
+from stepmark.backends import Completing
 from stepmark.errors import UsageError
 from stepmark.models.lazy import LOADING, Bits, Lazy, check_device, is_server, note_idle
 from stepmark.models.prm import PromptTokens
@@ -23,7 +23,7 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 """The precision of a policy in this process; "auto": as saved."""
 
 
-class Policy(Protocol):
+class Policy(Completing, Protocol):
     """A model that continues text. One that computes requests together is a `backends.BatchPolicy`; any other has these coroutines."""
 
     @property
@@ -31,27 +31,8 @@ class Policy(Protocol):
         """Its name in outputs."""
 
     @property
-    def identity(self) -> str:
-        """Its name and all else of it that shapes what it writes; part of every recorded reply's key."""
-
-    @property
     def tokens_written(self) -> int:
         """Tokens written so far, as far as the machine that wrote them counts them. Only grows."""
-
-    async def complete(self, request: Completions) -> Sequence[Completion]:
-        """The samples `first` … `first + n - 1` of a request: see `backends.Completing`."""
-
-    async def choose(self, request: ChoiceLogprobs) -> Sequence[float]:
-        """The log-probability of each option as the next text, in order: see `backends.Completing`."""
-
-
-@runtime_checkable
-class LocalReader(Protocol):
-    """A policy in this process, which counts what it reads."""
-
-    @property
-    def read(self) -> PromptTokens:
-        """The tokens of its prompts."""
 
 
 POLICIES = Registry(
@@ -67,7 +48,8 @@ POLICIES = Registry(
 
 def reading_of(policy: Policy) -> PromptTokens | None:
     """The prompt tokens of a policy; None for one that does not run in this process."""
-    return policy.read if isinstance(policy, LocalReader) else None
+    read = getattr(policy, "read", None)
+    return read if isinstance(read, PromptTokens) else None
 
 
 def in_process(address: str) -> bool:

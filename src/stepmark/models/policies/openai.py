@@ -16,24 +16,23 @@ import random
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar, final
 
 import httpx
 
 from stepmark.backends import (
-    BatchPolicy,
     ChoiceLogprobs,
     Completion,
     Completions,
     Finish,
     Message,
     Prompt,
-    Ready,
     cut_at_stop,
+    many,
 )
-from stepmark.errors import BackendError, CheckpointError, InputError, StepmarkError, TooLongError, UsageError
+from stepmark.errors import BackendError, CheckpointError, InputError, TooLongError, UsageError
 from stepmark.models.encoding import PromptEncoder
 from stepmark.models.files import CONFIGURATION, folder_of_name
 from stepmark.models.http import AGAIN, Closing, DeclinedError, GarbageError, Patience, Server, usage_of
@@ -51,15 +50,16 @@ _PROBE = (Message(role="user", content="Count from 1 to 9, separated by commas."
 _ONE_TOKEN = {"max_tokens": 1, "temperature": 1.0}
 """To read probabilities; temperature 1, because some servers give log-probabilities after the temperature."""
 _PROBE_PREFILL = "1, 2, 3, 4, 5, 6,"
+_TOP = 20
+"""Likeliest tokens that `choose` asks for: the most that vLLM allows."""
 
 
 @final
-class OpenAIPolicy(BatchPolicy, Closing):
+class OpenAIPolicy(Closing):
     """A model served over HTTP.
 
-    `choose` asks for the likeliest first tokens; an option that is not among them is looked up exactly, through
-    the log-probabilities of the prompt's own tokens (`echo`, or vLLM's `prompt_logprobs`). Where the server has
-    neither, that is a `BackendError`: a missing probability is never guessed.
+    `choose` asks for the likeliest first tokens. With `tokenizer`, an option that is not among them is looked up exactly, through the log-probabilities
+    of the prompt's own tokens (`echo`); without it that is a `BackendError`: a missing probability is never guessed.
 
     Args:
         base_url: such as `http://127.0.0.1:8000/v1`.
@@ -68,12 +68,8 @@ class OpenAIPolicy(BatchPolicy, Closing):
         api_key_env: name of the environment variable that holds the API key; None sends none.
         concurrency: requests under way at once.
         patience: waits and attempts (429, 5xx, timeouts, broken connections, unusable answers).
-        rng: draws the jitter of the waits.
-        send_seed: send the request's seed. Off by default: some servers (vLLM on CPU) break on it, and few
-            keep its promise. What a store has recorded is replayed either way.
         logprobs: ask for the log-probability of what is written. It also tells each sample's tokens, where a server that is asked for
             several samples at once counts them together only. A server that refuses this is not asked for it again.
-        top_logprobs: how many likeliest tokens `choose` asks for; vLLM allows 20, OpenAI's completions 5.
         transport: sends requests; None for the network.
 
     Raises:
@@ -91,10 +87,7 @@ class OpenAIPolicy(BatchPolicy, Closing):
         api_key_env: str | None = None,
         concurrency: int = 32,
         patience: Patience | None = None,
-        rng: random.Random | None = None,
-        send_seed: bool = False,
         logprobs: bool = False,
-        top_logprobs: int = 20,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         if concurrency < 1:
@@ -105,14 +98,12 @@ class OpenAIPolicy(BatchPolicy, Closing):
             patience=patience or Patience(),
             key=api_key_env,
             transport=transport,
-            rng=rng or random.Random(0),
+            rng=random.Random(0),
             again=again,
         )
         self._encoder = None if tokenizer is None else _encoder(tokenizer)
         self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="stepmark-http")
-        self._send_seed = send_seed
         self._logprobs = logprobs
-        self._top = top_logprobs
         self._check = threading.Lock()
         self._count = threading.Lock()
         self._continues = False
@@ -133,20 +124,13 @@ class OpenAIPolicy(BatchPolicy, Closing):
         """See the class and `Completing.choose`."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._choose_one, request)
 
-    def complete_many(
-        self, requests: Sequence[Completions], ready: Ready | None = None
-    ) -> list[list[Completion] | InputError]:
-        """The samples of each request; see `BatchPolicy.complete_many`.
+    def complete_many(self, requests: Sequence[Completions]) -> list[list[Completion] | InputError]:
+        """The samples of each request, for callers that are no coroutine. A server that gives fewer samples than asked is asked for the rest."""
+        return many(requests, self.complete)
 
-        A server that gives fewer samples than asked is asked for the rest.
-        """
-        return self._each(self._write_one, requests, ready)
-
-    def choose_many(
-        self, requests: Sequence[ChoiceLogprobs], ready: Ready | None = None
-    ) -> list[list[float] | InputError]:
-        """Log-probabilities of the options; see the class and `BatchPolicy.choose_many`."""
-        return self._each(self._choose_one, requests, ready)
+    def choose_many(self, requests: Sequence[ChoiceLogprobs]) -> list[list[float] | InputError]:
+        """Log-probabilities of the options of each request, for callers that are no coroutine."""
+        return many(requests, self.choose)
 
     def check_continuation(self) -> None:
         """Make sure that the server continues a prefill. Done by itself before the first one, and once.
@@ -182,39 +166,6 @@ class OpenAIPolicy(BatchPolicy, Closing):
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._server.close()
 
-    def _each(
-        self,
-        answer: Callable[[Asked], Answered],
-        requests: Sequence[Asked],
-        ready: Callable[[int, Any], None] | None,
-    ) -> list[Answered | InputError]:
-        """Answer requests side by side. After a failure, what is under way is still waited for and kept."""
-        replies: dict[int, Answered | InputError] = {}
-        failure: StepmarkError | None = None
-        futures = {self._pool.submit(answer, request): index for index, request in enumerate(requests)}
-        try:
-            for future in as_completed(futures):
-                index = futures[future]
-                try:
-                    replies[index] = future.result()
-                except InputError as error:
-                    replies[index] = error
-                except CancelledError:
-                    continue
-                except StepmarkError as error:
-                    failure = failure or error
-                    for other in futures:
-                        other.cancel()
-                    continue
-                if ready is not None:
-                    ready(index, replies[index])
-        finally:
-            for future in futures:
-                future.cancel()
-        if failure is not None:
-            raise failure
-        return [replies[index] for index in range(len(requests))]
-
     def _write_one(self, request: Completions) -> list[Completion]:
         got: list[Completion] = []
         while len(got) < request.n:
@@ -228,8 +179,6 @@ class OpenAIPolicy(BatchPolicy, Closing):
                 **({"stop": list(request.stop)} if request.stop else {}),
                 **({"logprobs": True if path == _CHAT else 1} if self._logprobs else {}),
             }
-            if self._send_seed:
-                body["seed"] = (request.seed + request.first + len(got)) % 2**31
             try:
                 new, count = self._ask(path, body, partial(_written, stop=request.stop, chat=path == _CHAT))
             except BackendError as error:
@@ -250,25 +199,21 @@ class OpenAIPolicy(BatchPolicy, Closing):
                 return [self._echo_ids(shared, rest) for rest in rests]
             body["prompt"] = shared
         body |= _ONE_TOKEN
-        body |= {"logprobs": True, "top_logprobs": self._top} if path == _CHAT else {"logprobs": self._top}
+        body |= {"logprobs": True, "top_logprobs": _TOP} if path == _CHAT else {"logprobs": _TOP}
         table = self._ask(path, body, lambda data: first_token_table(data, chat=path == _CHAT))
         if all(option in table for option in request.options):
             return [table[option] for option in request.options]
         if self._encoder is not None:
             return [self._echo_ids(shared, rest) for rest in rests]
-        return [self._exactly(request, option) for option in request.options]
-
-    def _exactly(self, request: ChoiceLogprobs, option: str) -> float:
-        """The log-probability of an option from those of the prompt's own tokens."""
-        path, body = self._address(request.prompt, request.prefill + option)
-        body |= _ONE_TOKEN | ({"prompt_logprobs": 0} if path == _CHAT else {"echo": True, "logprobs": 1})
-        read = chat_prompt_logprobs if path == _CHAT else echoed_logprobs
-        tokens, values = self._ask(path, body, read)
-        return tail_logprob(tokens, values, option)
+        missing = next(option for option in request.options if option not in table)
+        raise BackendError(
+            f"{self._server.address}: the option {missing!r} is not among the {_TOP} likeliest tokens; name the model's `tokenizer`, with which "
+            "its log-probability is read (or use a local policy)"
+        )
 
     def _echo_ids(self, shared: list[int], rest: list[int]) -> float:
         body = self._completion_body(shared + rest) | _ONE_TOKEN | {"echo": True, "logprobs": 1}
-        _, values = self._ask(_RAW, body, echoed_logprobs)
+        values = self._ask(_RAW, body, echoed_logprobs)
         ours = values[len(shared) : len(shared) + len(rest)]
         if len(values) != len(shared) + len(rest) or None in ours:
             raise BackendError(
@@ -399,59 +344,20 @@ def first_token_table(data: Data, *, chat: bool) -> dict[str, float]:
         ) from None
 
 
-def echoed_logprobs(data: Data) -> tuple[list[str], list[float | None]]:
-    """The prompt's own tokens as text and their log-probabilities, as `echo` gives them."""
+def echoed_logprobs(data: Data) -> list[float | None]:
+    """The log-probabilities of the prompt's own tokens, as `echo` gives them."""
     logprobs: Any = choices_of(data)[0].get("logprobs")
     count = usage_of(data, "prompt_tokens")
     try:
-        tokens, values = list(logprobs["tokens"]), list(logprobs["token_logprobs"])
+        values = list(logprobs["token_logprobs"])
     except (TypeError, KeyError):
-        tokens, values = [], []
-    if count is None or len(tokens) < count or len(values) < count or count < 2:
+        values = []
+    if count is None or len(values) < count or count < 2:
         raise BackendError(
             "the server does not echo the log-probabilities of its prompt (`echo` of /v1/completions), which is "
             "needed where an option is not among the likeliest tokens; use vLLM or SGLang, or a local policy"
         )
-    return tokens[:count], values[:count]
-
-
-def chat_prompt_logprobs(data: Data) -> tuple[list[str], list[float | None]]:
-    """The same from vLLM's `prompt_logprobs` of /v1/chat/completions."""
-    tokens: list[str] = []
-    values: list[float | None] = []
-    try:
-        # Asked with 0 alternatives, a row holds the prompt's own token only; the first row is null.
-        for row in data.get("prompt_logprobs") or ():
-            entries: list[Any] = (
-                [{"decoded_token": "", "logprob": None}] if row is None else list(row.values())
-            )
-            [entry] = entries
-            tokens.append(str(entry["decoded_token"]))
-            values.append(entry["logprob"])
-    except (TypeError, KeyError, ValueError, AttributeError):
-        tokens = []
-    if not tokens:
-        raise BackendError(
-            "an option is not among the likeliest tokens, and the server does not give `prompt_logprobs` "
-            "(vLLM does); name the model's `tokenizer`, so that raw text can be sent, or use a local policy"
-        )
-    return tokens, values
-
-
-def tail_logprob(tokens: Sequence[str], values: Sequence[float | None], option: str) -> float:
-    """The log-probability of the last tokens, which must spell the option exactly."""
-    text, total = "", 0.0
-    for token, value in zip(reversed(tokens), reversed(values), strict=True):
-        if len(text) >= len(option) or value is None:
-            break
-        text = token + text
-        total += value
-    if text != option:
-        raise BackendError(
-            f"the server's tokens do not part at the option {option!r}: its last tokens spell {text!r}; name the "
-            f"model's `tokenizer` (or use a local policy), which handles that"
-        )
-    return total
+    return values[:count]
 
 
 def _text(choice: Data, *, chat: bool) -> str:

@@ -62,28 +62,32 @@ class Response(BaseModel):
     )
 
 
-class SolutionToScore(Request):
-    """One solution: a problem, and either its steps or its text, which the server splits into steps."""
+class SolutionFields(Request):
+    """A solution of a problem: its steps, or its text."""
 
-    model_config = examples(
-        EXAMPLE,
-        {"problem": PROBLEM, "solution": "\n".join(STEPS)},
-    )
+    model_config = examples({"steps": RIGHT}, {"solution": "\n".join(STEPS)})
 
-    problem: Text
-    """The question as the solver saw it; not blank."""
     steps: Texts | None = None
     """The steps, in order; at least one, none of them blank."""
     observations: Texts | None = None
     """What came back after each step, with `steps` alone: tool output, the user's words; "" for nothing. Read before the next step and never rated."""
     solution: Text | None = None
-    """The whole text instead of `steps`."""
+    """The whole text instead of `steps`, which the server splits into steps."""
+    id: Text | None = None
+    """Your name for this solution; it comes back in the result."""
+
+
+class SolutionToScore(SolutionFields):
+    """One solution: a problem, and either its steps or its text."""
+
+    model_config = examples(EXAMPLE, {"problem": PROBLEM, "solution": "\n".join(STEPS)})
+
+    problem: Text
+    """The question as the solver saw it; not blank."""
     split: Text | None = None
     """How `solution` is split (without effect beside `steps`): auto (default), line, blank-line, numbered, sentence, marker, code, whole or token."""
     marker: Text | None = None
     """The text that ends each step, for split marker and auto."""
-    id: Text | None = None
-    """Your name for this solution; it comes back in the result."""
 
 
 class _Grading(Request):
@@ -120,21 +124,6 @@ class ScoreSolutionsRequest(_Grading, _Solutions):  # the fields of the last bas
         },
         EXAMPLE,
     )
-
-
-class SolutionFields(Request):
-    """A solution of the problem: its steps, or its text."""
-
-    model_config = examples({"steps": RIGHT}, {"solution": "\n".join(STEPS)})
-
-    steps: Texts | None = None
-    """The steps, in order; none of them blank."""
-    observations: Texts | None = None
-    """What came back after each step, with `steps` alone: tool output, the user's words; "" for nothing. Read before the next step and never rated."""
-    solution: Text | None = None
-    """The whole text instead of `steps`."""
-    id: Text | None = None
-    """Your name for this solution; it comes back in the result."""
 
 
 def _solution_fields(value: Any) -> Any:
@@ -383,65 +372,6 @@ class RewardsResponse(Response):
     results: list[ConversationRewards]
 
 
-class PoolingRows(Response):
-    """The rows of one sequence."""
-
-    index: int = Field(ge=0)
-    """Which sequence of the request, from 0."""
-    object: Literal["pooling"] = "pooling"
-    data: list[list[float]]
-    """One row a step mark in the sequence, in order; one number a class."""
-
-
-class ClassifyRow(Response):
-    """The probabilities of one sequence."""
-
-    index: int = Field(ge=0)
-    """Which sequence of the request, from 0."""
-    label: str
-    """The label with the highest probability."""
-    probs: list[float]
-    """One a label."""
-    num_classes: int
-    """How many labels there are."""
-
-
-class PoolingUsage(Response):
-    """Tokens of the request."""
-
-    prompt_tokens: int
-    """Tokens of all sequences."""
-    total_tokens: int
-    """The same number."""
-    completion_tokens: int = 0
-    """None are written."""
-
-
-class _ListResponse(Response):
-    id: str
-    """A name of this answer."""
-    object: Literal["list"] = "list"
-    created: int
-    """Unix time in seconds."""
-    model: str
-    """The served model's name."""
-    usage: PoolingUsage
-
-
-class PoolingResponse(_ListResponse):
-    """Rows of the head, in vLLM's shape."""
-
-    data: list[PoolingRows]
-    """One entry a sequence."""
-
-
-class ClassifyResponse(_ListResponse):
-    """Probabilities at the last token, in vLLM's shape."""
-
-    data: list[ClassifyRow]
-    """One entry a sequence."""
-
-
 class PRMFacts(Response):
     """What a client must know of the PRM."""
 
@@ -488,10 +418,3 @@ class ModelsResponse(Response):
     object: Literal["list"] = "list"
     data: list[ModelEntry]
     """One entry a model."""
-
-
-class StatusResponse(Response):
-    """What state the server is in."""
-
-    status: Literal["ok"]
-    """Requests are accepted; otherwise there is an error."""
