@@ -13,14 +13,19 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
+from stepmark.models.backbone import has_bfloat16
 from stepmark.models.places import cache_folder
 
 PEERS = Path(__file__).parent / "peers"
 HOST = "127.0.0.1"
+NATIVE: Literal["bfloat16", "float32"] = (
+    "bfloat16" if has_bfloat16("cuda" if torch.cuda.is_available() else "cpu") else "float32"
+)
+"""The precision of benchmarks by default: bfloat16 where this machine computes in it."""
 
 
 def benchmark_parser(

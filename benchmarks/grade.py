@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import benchmark_parser, data_folder, finish, matmul_peak, rows, seconds
+from benchmarks.common import NATIVE, benchmark_parser, data_folder, finish, matmul_peak, rows, seconds
 from stepmark import Solution, load_prm, split
 from stepmark.models.checkpoint import merge_adapter
 from stepmark.models.local_prm import HeadPRM
@@ -190,7 +190,7 @@ def compare(
 
 def main() -> None:
     parser = benchmark_parser(__doc__)
-    parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16"])
+    parser.add_argument("--dtype", default=NATIVE, choices=["float32", "bfloat16"])
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--problems", type=int)
     arguments = parser.parse_args()

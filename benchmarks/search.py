@@ -34,7 +34,7 @@ from typing import TypeVar
 
 import torch
 
-from benchmarks.common import benchmark_parser, finish, seconds
+from benchmarks.common import NATIVE, benchmark_parser, finish, seconds
 from benchmarks.grade import Plain, distinct_prefixes
 from stepmark import Solution, load_prm
 from stepmark.backends import Completions, Release
@@ -273,7 +273,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run it."""
     parser = benchmark_parser(__doc__, "a quarter of the beams, at the first depth only")
     parser.add_argument("--beams", type=int, default=16)
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default=NATIVE)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--depths", type=int, nargs="+", default=[10, 20])
     options = parser.parse_args(argv)

@@ -2,7 +2,7 @@
 
 `python -m benchmarks.size [--shape small|1.5b|7b] [--quantize int8|int4] [--candidates 1 16 64] [--days 9] [--device auto] [--folder FOLDER] [--quick]`
 
-The checkpoint has the shape of Qwen2.5-Math-PRM (a two-layer head on Qwen2) and random weights in bfloat16, in shards: speed and memory
+The checkpoint has the shape of Qwen2.5-Math-PRM (a two-layer head on Qwen2) and random weights, stored in bfloat16, in shards (they compute in float32 where the machine has no bfloat16): speed and memory
 depend on the shape alone. Its tokenizer is that of the default PRM's base with the family's mark. Both sides grade the same solutions with
 the same weights in one process, turn about (with `--quantize` both sides are quantized); peak memory is read before the peer's first turn, with what Python and torch take. The peer is transformers' own attention over batches padded to the longest.
 """
@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from benchmarks.common import benchmark_parser, finish, matmul_peak, seconds, settle
+from benchmarks.common import NATIVE, benchmark_parser, finish, matmul_peak, seconds, settle
 from benchmarks.grade import distinct_prefixes, generated_candidates
 from stepmark import Solution, load_prm
 from stepmark.models import attention
@@ -142,9 +142,9 @@ def write_checkpoint(shape: Shape, folder: Path) -> None:
 
 
 def peak(device: str, shape: Shape) -> float:
-    """Floating-point operations a second of a bare bfloat16 product of the shape's own sizes."""
+    """Floating-point operations a second of a bare product of the shape's own sizes."""
     rows = 8192 if device.startswith("cuda") else 1024
-    return matmul_peak(torch.bfloat16, device, rows=rows, width=shape.hidden, inner=shape.inner)
+    return matmul_peak(getattr(torch, NATIVE), device, rows=rows, width=shape.hidden, inner=shape.inner)
 
 
 def padded(prm: HeadPRM, solutions: Sequence[Solution], batch: int) -> tuple[list[float], int]:
@@ -282,15 +282,16 @@ def main() -> None:
                 subprocess.run([sys.executable, "-m", "benchmarks.size", *words], check=True)
         if arguments.write:
             return
-        weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))  # in bfloat16
+        weights = weights if NATIVE == "bfloat16" else 2 * weights
         before = resident("cpu")
         more = {} if arguments.token_budget is None else {"token_budget": arguments.token_budget}
         estimated = memory_of(
-            str(folder), dtype="bfloat16", quantize=arguments.quantize, device=arguments.device, **more
+            str(folder), dtype=NATIVE, quantize=arguments.quantize, device=arguments.device, **more
         ).total
         start = time.perf_counter()
         prm = load_prm(
-            str(folder), dtype="bfloat16", quantize=arguments.quantize, device=arguments.device, **more
+            str(folder), dtype=NATIVE, quantize=arguments.quantize, device=arguments.device, **more
         )
         assert isinstance(prm, HeadPRM)
         # Kernels are chosen and weights paged in before anything is timed.

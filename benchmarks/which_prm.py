@@ -42,6 +42,8 @@ SIZES = (1, 2, 4, 8, 16, 32)
 MOST = SIZES[-1]
 HOWS = allowed("probability")
 WAYS = (*(f"best {how}" for how in HOWS), *(f"vote {how}" for how in HOWS if how != "sum-logit"))
+WAYS_BY_N = ("best product", "best mean", "best last", "vote product", "vote last")
+"""The ways that are best for one of the PRMs, and the product."""
 
 
 def candidate_sets(problems: Sequence[Mapping[str, Any]], verifier: str) -> tuple[list[CandidateSet], float]:
@@ -262,7 +264,7 @@ def page(
     for name, by_prm in measurements.items():
         for prm, figures in by_prm.items():
             lines += [f"### {SETS[name][0]}, {NAMES[prm]}", ""]
-            body = [[_title(way), *(lead(figures, way, n) for n in SIZES[1:])] for way in WAYS]
+            body = [[_title(way), *(lead(figures, way, n) for n in SIZES[1:])] for way in WAYS_BY_N]
             lines += table(["", *(f"N = {n}" for n in SIZES[1:])], body)
     return "\n".join(lines).rstrip() + "\n"
 

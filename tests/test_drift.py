@@ -308,7 +308,6 @@ def test_by_file_with_the_same_ids_in_each(tmp_path):
         (("--threshold", "high"), 'unable to convert "high" into float'),
         (("--threshold", "nan"), "expected a number"),
         (("--by", "file"), "give several files"),
-        (("--bins", "0"), "expected 1 or more"),
         (("--aggregate", "sum-logit"), "use product"),
     ],
 )

@@ -23,8 +23,8 @@ from stepmark.searches.methods import METHODS
 MODELS = ["--policy", "search_models:policy", "--prm", "search_models:truth", "--verifier", "number"]
 
 
-def run_row(right, tokens, *, found=None):
-    return {"right": right, "tokens": tokens, "found": bool(right) if found is None else found}
+def run_row(right, tokens):
+    return {"right": right, "tokens": tokens}
 
 
 def item(name, **runs):
@@ -42,14 +42,13 @@ def test_figures_by_hand():
         item(
             "b",
             majority={"n=1": run_row(False, 50), "200": run_row(False, 200)},
-            best_of_n={"n=1": run_row(False, 90, found=True), "200": run_row(True, 180)},
+            best_of_n={"n=1": run_row(False, 90), "200": run_row(True, 180)},
             beam={"100": run_row(False, 60), "200": run_row(None, 160)},
         ),
     ]
     figures = {name: float(values[0]) for name, values in statistic(rows)(np.ones((1, 2))).items()}
     assert figures["accuracy/majority/200"] == 0.5
     assert figures["accuracy/beam/200"] == 1.0  # the one without a verdict is left out
-    assert figures["found/best-of-n/n=1"] == 0.5
     assert figures["tokens/beam/100"] == 60
     # 160 tokens of best-of-N lie between its points at 90 (0) and 180 (1), on a logarithmic axis.
     there = math.log(160 / 90) / math.log(2)

@@ -193,9 +193,8 @@ def items(objective, net, *rows, dropped=None):
     return list(objective.items(rows, net, budget=4000, dropped=dropped, every_step=False))
 
 
-@pytest.mark.parametrize("weighting", ["token", "critique"])
-def test_the_loss_is_on_written_tokens_alone(base, weighting):
-    objective = Generative(critic=GenPRM(), weighting=weighting)
+def test_the_loss_is_on_written_tokens_alone(base):
+    objective = Generative(critic=GenPRM())
     net = net_of(base, objective)
     row = with_critiques([[GEN[0], GEN[0].replace("it is 6", "yes")], [GEN[1]]])
     batch = items(objective, net, row)
@@ -219,8 +218,8 @@ def test_the_loss_is_on_written_tokens_alone(base, weighting):
             logits = model(torch.tensor([before + after])).logits[0, len(before) - 1 : -1]
             losses.append(torch.nn.functional.cross_entropy(logits, torch.tensor(after), reduction="none"))
         every = torch.cat(losses)
-        total = total + (every.sum() if weighting == "token" else every.mean())
-        labels += len(every) if weighting == "token" else 1
+        total = total + every.sum()
+        labels += len(every)
     total.backward()
     assert fitted.labels == pytest.approx(labels)
     assert fitted.loss.item() == pytest.approx(total.item(), rel=1e-5)
@@ -240,11 +239,10 @@ def kept(objective, critiques, values=(1.0, 0.0)):
 
 
 def test_critiques_that_contradict_the_labels_are_counted_and_left_out():
-    think, all_of_them = Generative(), Generative(keep_all=True)
+    think = Generative()
     contradicts = {"critiques that contradict the labels": 1}
     assert kept(think, [[THINK[0]], [THINK[1]]]) == ([True, False], {})
     assert kept(think, [[THINK[0]], []], (0.0, None)) == ([], contradicts)
-    assert kept(all_of_them, [[THINK[0]], []], (0.0, None)) == ([True], {})
     # The right decision for a wrong reason.
     wrong_step = THINK[1].replace("it is \\boxed{correct}", "it is \\boxed{incorrect}")
     assert kept(think, [[], [wrong_step]]) == ([], contradicts)

@@ -190,7 +190,7 @@ def asset(name: str) -> str:
     return (files("stepmark.report") / name).read_text(encoding="utf-8")
 
 
-OURS = ["search_tree.js", "search_path.js", "search.js"]
+OURS = ["search.js"]
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def shown(browser: Browser) -> Browser:
 STEPS = "[...document.querySelectorAll('#panel .step')].map((one) => [one.querySelector('.n').textContent, one.querySelector('.val').textContent])"
 PICKED = "document.querySelector('.node.picked').getAttribute('aria-label')"
 FOCUSED = "document.activeElement.getAttribute('aria-label')"
-LABELS = "[...document.querySelectorAll('#tree > .node:not(.later)')].map((one) => one.getAttribute('aria-label').split(':')[0])"
+LABELS = "[...document.querySelectorAll('#tree > .node')].map((one) => one.getAttribute('aria-label').split(':')[0])"
 
 
 def test_the_tree_opens_with_the_chosen_solution_and_says_what_each_node_is(shown: Browser) -> None:
@@ -381,68 +381,44 @@ def test_a_key_leads_past_the_list_of_problems(shown: Browser) -> None:
     assert shown.js("location.hash") == before
 
 
-def test_pruned_branches_fold_and_unfold(shown: Browser) -> None:
-    shown.js("document.querySelector('#fold').click()")
+def test_pruned_branches_are_hidden_and_shown(shown: Browser) -> None:
+    shown.js("document.querySelector('#tree [tabindex=\"0\"]').focus()")
+    shown.press("ArrowDown")
+    assert "not scored, pruned" in shown.js(PICKED)
+    shown.js("document.querySelector('#pruned').click()")
     assert shown.js(LABELS) == [
         "Problem",
         "Step 1, score 0.875, kept, round 1",
         "Step 2, score 0.750, chosen, round 2",
-        "1 pruned branch, folded",
-        "1 pruned branch, folded",
         "Step 1, score 0.500, kept, round 1",
         "Step 2, score 0.625, finished, round 2",
-        "1 pruned branch, folded",
     ]
-    assert shown.js("document.querySelectorAll('#tree [aria-expanded=false]').length") == 3
-    shown.click("#tree > .folded")
-    assert "not scored, pruned" in shown.js(PICKED) and len(shown.js(STEPS)) == 2
-    shown.press("ArrowLeft", "Space")  # the one under node 10 folds again
-    assert shown.js("document.querySelectorAll('#tree > .folded').length") == 3
-    assert "score 0.875" in shown.js(FOCUSED)
-    shown.press("Enter")
-    assert shown.js("document.querySelectorAll('#tree > .folded').length") == 2
+    assert "score 0.875" in shown.js(PICKED)  # the step before the one that is gone
+    shown.js("document.querySelector('#pruned').click()")
+    assert len(shown.js(LABELS)) == 8
 
 
-def test_text_and_scores_are_searched_in_folded_branches_too(shown: Browser) -> None:
-    shown.js("document.querySelector('#fold').click(); document.querySelector('#find').focus()")
+def test_a_text_is_searched_in_hidden_branches_too(shown: Browser) -> None:
+    shown.js("document.querySelector('#pruned').click(); document.querySelector('#find').focus()")
     shown.type("NODE 2")
     hits = "[document.querySelector('#found').textContent, document.querySelectorAll('.node.hit').length, document.querySelectorAll('.node.aside').length]"
-    assert shown.js(hits) == ["3 of 7 nodes", 3, 4]
-    shown.press("Enter")  # the tree comes after the chosen step: node 21, which is folded
+    assert shown.js(hits) == ["3 of 7 nodes", 1, 3]
+    shown.press("Enter")  # the tree comes after the chosen step: node 21, which is hidden
     assert "not scored, pruned" in shown.js(PICKED)
+    assert shown.js(hits) == ["3 of 7 nodes", 3, 4]
     shown.press("Enter", "Enter", "Enter")  # nodes 22 and 23, then the first again
     assert "not scored, pruned" in shown.js(PICKED)
-    shown.js("document.querySelector('#find').value = ''; document.querySelector('#least').focus()")
-    shown.type("0.5")
-    shown.js("document.querySelector('#most').focus()")
-    shown.type("0.75")
-    assert shown.js(hits)[0] == "3 of 7 nodes"
-    shown.js("for (const id of ['least', 'most']) document.querySelector('#' + id).value = ''; document.querySelector('#find').dispatchEvent(new Event('input'))")  # fmt: skip
+    shown.js(
+        "document.querySelector('#find').value = ''; document.querySelector('#find').dispatchEvent(new Event('input'))"
+    )
     assert shown.js(hits) == ["", 0, 0]
-
-
-def test_the_tree_grows_by_rounds(shown: Browser) -> None:
-    assert shown.js("document.querySelector('#grown').textContent") == "2 of 2 (4 written: 2 pruned, 1 finished, 1 chosen)"  # fmt: skip
-    shown.js("document.querySelector('#upto').focus()")
-    shown.press("ArrowLeft")
-    assert shown.js("document.querySelector('#grown').textContent") == "1 of 2 (3 written: 2 kept, 1 pruned)"
-    assert shown.js(LABELS) == [
-        "Problem",
-        "Step 1, score 0.875, kept, round 1",
-        "Step 1, score 0.250, pruned, round 1",
-        "Step 1, score 0.500, kept, round 1",
-    ]
-    # Whatever is not shown cannot be reached by Tab.
-    assert "score 0.875" in shown.js("document.querySelector('#tree [tabindex=\"0\"]').ariaLabel")
 
 
 def test_a_thousand_nodes_stand_apart_and_the_chosen_path_is_a_line(shown: Browser) -> None:
     shown.go("#p3")
-    assert shown.js("document.querySelector('#fold').checked")  # from 300 nodes
-    assert (
-        shown.js("document.querySelectorAll('.node').length") == 1 + 60 * 4 + 1 + 59 * 4
-    )  # the problem, the kept, and a folded item after each that has pruned ones
-    shown.js("document.querySelector('#fold').click()")
+    assert not shown.js("document.querySelector('#pruned').checked")  # from 300 nodes
+    assert shown.js("document.querySelectorAll('.node').length") == 1 + 60 * 4  # the problem and the kept
+    shown.js("document.querySelector('#pruned').click()")
     places = shown.js("[...document.querySelectorAll('.node')].map((one) => [parseFloat(one.style.left), parseFloat(one.style.top), one.classList.contains('main')])")  # fmt: skip
     assert len(places) == 1021
     columns: dict[float, list[float]] = {}
@@ -480,4 +456,4 @@ def test_with_scripts_forbidden_the_list_is_shown(tmp_path: Path) -> None:
         shot = browser.call("DOMSnapshot.captureSnapshot", computedStyles=[])
         laid_out = {shot["strings"][at] for at in shot["documents"][0]["layout"]["text"] if at >= 0}
         assert {"So 30 are left: 36 - 6.", "no answer in it", "Stopped: every beam is finished"} <= laid_out
-        assert "Fold pruned branches" not in laid_out
+        assert "Pruned branches" not in laid_out

@@ -141,7 +141,7 @@ def test_prime_runs_with_its_implicit_prm_and_without_a_reference(tmp_path, poli
         "normalise": False,
         "deviation": "sample",
     }
-    assert record["implicit"] == {"model": None, "beta": 0.05, "learning_rate": 1e-3, "clip": 10.0}
+    assert record["implicit"] == {"beta": 0.05, "learning_rate": 1e-3, "clip": 10.0}
     row = read_watched(out / "monitor.jsonl")[-1]
     assert (row.kind, row.divergence, row.rise) == ("log-ratio", None, None)
 
@@ -179,7 +179,6 @@ def test_it_stops_at_the_alarm_and_stays_stopped(tmp_path, policy, capsys, no_pa
         ),
         ({"policy": "http://localhost:1/v1#x"}, [], "a server's weights"),
         ({"file": "missing.jsonl"}, [], "missing.jsonl"),
-        ({"prm": "rl_models:margin"}, ["--aggregate", "product"], "product"),
         ({"group": 1}, [], "--group 1"),
         ({}, ["--threshold", "2"], "--threshold"),
         ({}, ["--set", "process_weight=3"], "process_weight=3"),

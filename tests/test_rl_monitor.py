@@ -53,7 +53,6 @@ def evaluation(rows, update=0):
     return PolicyEvaluation(
         update=update,
         rollouts=update * 8,
-        accuracy=sum(one.right for one in rows) / len(rows),
         rated=tuple(rows),
     )
 
@@ -132,7 +131,7 @@ def test_what_is_not_there_is_none() -> None:
     found = watched(evaluation(ROWS), prm=table_prm(ROWS, default_threshold=None))
     assert (found.quadrants, found.threshold, dict(found.examples)) == (None, None, {})
     with pytest.raises(UsageError, match="at least one"):
-        watched(PolicyEvaluation(update=0, rollouts=0, accuracy=0.0, rated=()))
+        watched(PolicyEvaluation(update=0, rollouts=0, rated=()))
 
 
 def test_an_implicit_prm_has_ranks_and_raises_no_alarm() -> None:

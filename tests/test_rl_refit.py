@@ -71,7 +71,7 @@ def trained(monkeypatch):
             baseline="old", difference=Difference(a=a, b=b, value=b - a, low=None, high=None, p=None),
         )  # fmt: skip
         return Trained(
-            folder=out, held_out=None, first_errors=None, comparison=found, examples=1, problems=1, dropped=Dropped()
+            folder=out, held_out=None, comparison=found, examples=1, problems=1, dropped=Dropped()
         )  # fmt: skip
 
     monkeypatch.setattr(refitting, "run_recipe", run_recipe)

@@ -19,7 +19,7 @@ from stepmark.searches.beam import BeamSearch, DiverseTrees
 from stepmark.searches.mcts import MCTS
 from stepmark.searches.meaning import meaning
 from stepmark.searches.rebase import Rebase, allocation
-from stepmark.searches.result_rows import view_of
+from stepmark.searches.result_rows import found_row, row_view, trace_row
 from stepmark.searches.sampled import BestOfN, Greedy, Majority, WeightedVote
 
 LAST = Grading(aggregate="last")
@@ -512,7 +512,7 @@ def test_every_search_can_be_drawn(search):
     tree[("step 0 a", "step 1 a")] = [""]  # an end without another step
     for budget in (Budget(), Budget(tokens=60), Budget(tokens=0)):
         found = World(tree, random_scores(12)).find(with_budget(search, budget))
-        view = view_of(found, judge=lambda text, gold: gold in text)
+        view = row_view(found_row(found), trace_row(found), judge=lambda text, gold: gold in text)
         assert len(view.nodes) == len(found.trace.nodes)
         assert view.chosen == (found.solution.node if found.solution else None)
         assert (

@@ -322,6 +322,17 @@ def parsed(text):
     return {family.name: family.type for family in families}, samples
 
 
+def test_a_server_without_a_policy_says_what_answers_conversations():
+    async def conversation(client):
+        body = {"messages": [{"role": "user", "content": "Half of 26?"}]}
+        answer = await client.post("/v1/chat/completions", json=body)
+        error(answer, 404, "not_found")
+        assert "--policy" in answer.json()["error"]["message"]
+        assert "--policy" not in (await client.get("/nowhere")).json()["error"]["message"]
+
+    talk(conversation)
+
+
 def test_metrics_are_prometheus_and_say_what_happened():
     name = 'a "name"\\with\nall of it'
 

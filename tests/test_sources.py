@@ -113,7 +113,6 @@ def test_a_json_list_is_read_as_the_hub_has_it(write, tmp_path):
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("id", None, "expected an id, found null"),
         ("generator", 3, "found a number"),
         ("final_answer_correct", None, "found null"),
         ("steps", [], "expected at least one entry"),

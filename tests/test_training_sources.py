@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from stepmark.errors import UsageError
-from stepmark.metrics.first_error import FirstErrorAccuracy
 from stepmark.training.examples import Dropped
 from stepmark.training.measure import Measure, Trained
 from stepmark.training.parallel import ProcessGroup
@@ -167,7 +166,6 @@ def test_the_page_of_a_run(tmp_path):
     done = Trained(
         folder=tmp_path,
         held_out=MEASURED,
-        first_errors=FirstErrorAccuracy(threshold=0.5, error_accuracy=0.5, correct_accuracy=0.5, f1=0.5),
         examples=1234,
         problems=56,
         dropped=Dropped(counts={"steps after an error": 3}, first={"steps after an error": "a.jsonl:7"}),

@@ -160,11 +160,6 @@ class Benchmark(Evaluation, ABC):
         del items
         return {}
 
-    def more(self, items: Sequence[Item]) -> Sequence[Section]:
-        """Sections after the figures."""
-        del items
-        return ()
-
     def facts(self, items: Sequence[Item], sheet: Sheet | None) -> list[str]:
         """Sentences about what was measured and what was left out."""
         return [
@@ -194,12 +189,7 @@ class Benchmark(Evaluation, ABC):
     ) -> EvaluationResult:
         """The result of items.
 
-        Args:
-            items: one a case.
-            run: the run.
-            name: of the PRM.
-            sheet: its scores; None where labels were measured.
-            chosen: group to threshold policy.
+        `sheet` is None where labels were measured.
         """
         words = {group: policy.words for group, policy in (chosen or {}).items()}
         words.setdefault(self.overall, "; ".join(dict.fromkeys(words.values())))
@@ -216,13 +206,12 @@ class Benchmark(Evaluation, ABC):
                 **columns,
             }
         heads = list(self.shown.items())[: self.headlines]
-        tiles = names if len(names) * len(heads) <= _TILES else names[-1:]
         report = Report(
             title=f"{self.title}: {name}{self._beside()}",
             verdict=self.verdict(figures, names[-1]),
             facts=(*self.facts(items, sheet), INTERVALS, *([_TUNING] if chosen else [])),
             tiles=tiles_of(
-                figures, {f"{title}, {of}": f"{of}/{what}" for of in tiles for title, what in heads}
+                figures, {f"{title}, {names[-1]}": f"{names[-1]}/{what}" for title, what in heads}
             ),
             sections=(
                 Section(
@@ -245,7 +234,6 @@ class Benchmark(Evaluation, ABC):
                         ),
                     ),
                 ),
-                *self.more(items),
                 Section(title="Published results", items=self._published(name, figures, names[-1])),
                 Section(
                     title="Examples", items=() if sheet is None else self.examples(sheet, items, chosen or {})
@@ -275,7 +263,6 @@ class Benchmark(Evaluation, ABC):
         return (published_table(self.published, name, own),)
 
 
-_TILES = 6
 _TUNING = "Compare figures only where the threshold was chosen in the same way; intervals do not include the uncertainty of its tuning."
 
 
@@ -481,10 +468,7 @@ def steps_of(row: Row, column: str) -> tuple[Step, ...]:
 def published_table(table: PublishedTable, model: str = "", figures: Sequence[Figure | None] = ()) -> Table:
     """The rows as a table of strings, with that of the model under test in its place, pointed out.
 
-    Args:
-        table: what was published, by falling last number.
-        model: the name under test; "" for none.
-        figures: its shares in the order of the columns; None, and fewer, for what was not measured.
+    `table` holds what was published, by falling last number; `figures` are the shares of the model under test in the order of its columns, None for what was not measured.
     """
     right: list[Align] = ["right"] * len(table.columns)
     rows, marked = list(table.rows), None

@@ -250,13 +250,8 @@ def _vote(
     Groups whose totals tie (within `TIE`) are chosen uniformly at random: the expectation over that choice. A group
     is right as often as its members are: all or none of them, when equal answers are judged alike.
 
-    Args:
-        groups: answer group of each candidate, shape (M,); negative for a candidate without an answer.
-        weights: what each vote weighs, shape (M,), at least 0; NaN for a candidate that cannot vote. A subset where all
-            weights are 0 is a tie of the groups that voted.
-        right: shape (M,).
-        unknown: shape (M,).
-        members: shape (M, K).
+    `groups` are answer groups, negative for a candidate without an answer; `weights` are at least 0, NaN for a candidate that cannot vote. Both have
+    shape (M,), as `right` and `unknown`; `members` has shape (M, K). A subset where all weights are 0 is a tie of the groups that voted.
     """
     votes = (groups >= 0) & ~np.isnan(weights)
     if not votes.any():

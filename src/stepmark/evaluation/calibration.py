@@ -18,13 +18,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from stepmark.data.reading import read_rows
 from stepmark.errors import UsageError
 from stepmark.evaluation.base import INTERVALS, Evaluation, Run, counted
 from stepmark.evaluation.cases import Case, Neutral, step_labels, unique
 from stepmark.evaluation.result import EvaluationResult, Item, shown
-from stepmark.evaluation.scores import Sheet, check_how, score_lengths, solution_score
-from stepmark.evaluation.sources import read_cases, read_prmbench
+from stepmark.evaluation.scores import Sheet, check_how, solution_score
 from stepmark.evaluation.views import (
     Column,
     Figures,
@@ -40,7 +38,7 @@ from stepmark.metrics.binary import bin_of, reliability, weighted_auc
 from stepmark.metrics.intervals import Floats, Statistic, bootstrap, ratio_statistic, shares
 from stepmark.metrics.scaling import logit, platt, sigmoid
 from stepmark.models.lazy import Lazy
-from stepmark.records import DEFAULT_AXIS, ScoreKind
+from stepmark.records import ScoreKind
 from stepmark.report.evaluation import Examples, Report, Section
 from stepmark.report.evaluation import Item as Shown
 from stepmark.report.plots import Bin, Reliability
@@ -71,13 +69,16 @@ def targets_of(cases: Sequence[Case], asked: Target | None) -> tuple[Target, ...
         "steps": any(judgements for case in cases for judgements in case.labelled.judgements),
         "outcome": any(case.outcome is not None for case in cases),
     }
-    if asked is not None and not known[asked]:
-        what = "judged steps" if asked == "steps" else "solutions whose answer is known to be right or wrong"
-        raise UsageError(f"`target` {asked}: the data has no {what}")
     results = tuple(target for target in TARGETS if known[target] and asked in (None, target))
     if not results:
+        wanted = {
+            "steps": "judged steps",
+            "outcome": "solutions whose answer is known to be right or wrong",
+            None: "judged steps, or known outcomes",
+        }
+        target = "" if asked is None else f"`target` {asked}: "
         raise UsageError(
-            "the data has neither judged steps nor known outcomes to measure calibration against"
+            f"{target}expected {wanted[asked]} to measure calibration against; the data has none"
         )
     return results
 
@@ -99,7 +100,6 @@ def items_of(
             "id": row.case.id,
             "problem": row.case.problem,
             "group": row.case.group,
-            "policy": row.case.policy,
             "kind": sheet.kind,
             "bins": bins,
             "role": None,
@@ -129,7 +129,7 @@ class Facet:
 
     target: Target
     name: str
-    """"all", "group X", "position 4–5", "policy X", "measured, platt" …"""
+    """"all", "group X", "position 4–5", "measured, platt" …"""
     scores: Floats
     labels: Floats
     owner: npt.NDArray[np.intp]
@@ -171,13 +171,10 @@ def facets(items: Sequence[Item]) -> Iterator[Facet]:
             bins=items[0]["bins"],
         )
         yield (everything := base.only("all", counts[base.owner]))
-        parts = {
-            key: np.array([item[key] or "" for item in items])[base.owner] for key in ("group", "policy")
-        }
-        for key, values in parts.items():
-            names = sorted({str(value) for value in values[counts[base.owner]]} - {""})
-            for name in names if len(names) > 1 else ():
-                yield everything.only(f"{key} {name}", values[counts[base.owner]] == name)
+        groups = np.array([item["group"] for item in items])[everything.owner]
+        names = sorted({str(name) for name in groups} - {""})
+        for name in names if len(names) > 1 else ():
+            yield everything.only(f"group {name}", groups == name)
         if target == "steps":
             at = np.array([position(step) for _, step, *_ in entries])[counts[base.owner]]
             for name in POSITIONS:
@@ -297,55 +294,32 @@ class Split:
     """Cases of the part to fit on that are in neither, because their problems are measured on."""
 
 
-def split_by(
-    cases: Sequence[Case],
-    *,
-    share: float | None = None,
-    group: str = "",
-    others: Sequence[Case] | None = None,
-) -> Split:
-    """Which cases to fit on: a share of the problems, chosen by a hash of each; or other cases; or those of one group.
+def split_by(cases: Sequence[Case], fit: float | Sequence[Case], name: str = "") -> Split:
+    """Which cases to fit on: those of a share of the problems, chosen by a hash of each, or other cases, of a file of this name.
 
     A case whose problem, by id or text, is measured on is never fitted on.
-
-    Args:
-        cases: the data.
-        share: of the problems.
-        group: of the cases; with `others` their name.
-        others: cases of another file.
     """
-    if share is not None:
-        chosen, words = (
-            {case.id for case in cases if place(case.problem) < share},
-            f"{share:.0%} of the problems",
-        )
-    elif others is not None:
-        chosen, words = {case.id for case in others}, group
+    others: Sequence[Case]
+    rest: Sequence[Case]
+    if isinstance(fit, float):
+        words = f"{fit:.0%} of the problems"
+        others = [case for case in cases if place(case.problem) < fit]
+        rest = [case for case in cases if place(case.problem) >= fit]
     else:
-        chosen, words = {case.id for case in cases if case.group == group}, group
-    rest = [case for case in cases if others is not None or case.id not in chosen]
+        words, others, rest = name, fit, cases
     texts = {_plain(case.solution.problem.text) for case in rest}
-    ids = {case.problem for case in rest} if others is None else set()
     roles: dict[str, str | None] = {case.id: MEASURED for case in rest}
     dropped = 0
-    for case in cases if others is None else others:
-        if case.id in chosen:
-            shared = case.problem in ids or _plain(case.solution.problem.text) in texts
-            dropped += shared
-            if not shared or others is None:
-                roles[case.id] = None if shared else FITTED
+    for case in others:
+        shared = _plain(case.solution.problem.text) in texts
+        dropped += shared
+        if not shared or isinstance(fit, float):
+            roles[case.id] = None if shared else FITTED
     if not rest or FITTED not in roles.values():
-        known = ", ".join(sorted({case.group for case in cases} - {""})) or "none"
         raise UsageError(
-            f"fitting on {words} leaves nothing to fit on, or nothing to measure on: the problems must differ. Use `fit_share` 0.5, other data, or "
-            f"one of the groups as `fit`: {known}"
+            f"fitting on {words} leaves nothing to fit on, or nothing to measure on: the problems must differ. Use `fit_share` 0.5 or other data"
         )
-    return Split(
-        roles=roles,
-        words=words,
-        apart=others is not None,
-        dropped=dropped,
-    )
+    return Split(roles=roles, words=words, apart=not isinstance(fit, float), dropped=dropped)
 
 
 def place(problem: str) -> float:
@@ -446,9 +420,9 @@ class Calibration(Evaluation):
     aggregate: str | None = None
     """How step scores become one number for the solution. Default: the PRM's own."""
     fit: str | None = None
-    """Fit Platt scaling on this, measure on the rest: another data file, or a group of the data."""
+    """Fit Platt scaling on this other data file."""
     fit_share: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Fit on this share of the problems, chosen by a hash of each."""
+    """Fit on this share of the problems, chosen by a hash of each, and measure on the rest."""
     store: str | Path | None = None
     """Write the fitted Platt map into this checkpoint's stepmark.json; it must be the PRM that graded."""
     neutral: Neutral = "positive"
@@ -460,15 +434,6 @@ class Calibration(Evaluation):
             raise UsageError("expected `fit` or `fit_share`, found both")
         if self.store is not None:
             self._spec(run)
-
-    def read(self, run: Run) -> Sequence[Case]:
-        """The cases. Of two PRMBench rows with one id, the one that the scores are of, as `PRMBench` has it."""
-        if run.scores is not None and all(
-            "modified_process" in next(read_rows(file, columns=run.columns)).data for file in run.data
-        ):
-            lengths = score_lengths(read_rows(run.scores), model=run.model_name)
-            return read_prmbench(run.data, lengths=lengths, columns=run.columns)
-        return read_cases(run.data, columns=run.columns, axis=run.axis or DEFAULT_AXIS)
 
     def statistic(self, items: Sequence[Item]) -> Statistic:
         """See `statistic`."""
@@ -492,14 +457,10 @@ class Calibration(Evaluation):
     def _split(self, cases: list[Case], run: Run) -> tuple[list[Case], Split | None]:
         """The cases to grade, and what is fitted on."""
         if self.fit is None:
-            return cases, None if self.fit_share is None else split_by(cases, share=self.fit_share)
-        if any(case.group == self.fit for case in cases) or not Path(self.fit).is_file():
-            return cases, split_by(cases, group=self.fit)  # lists the groups where there is no such one
-        run.add_input(self.fit)
-        others = replace(run, facts=[]).take(
-            read_cases([self.fit], columns=run.columns, axis=run.axis or DEFAULT_AXIS)
-        )
-        split = split_by(cases, group=Path(self.fit).name, others=others)
+            return cases, None if self.fit_share is None else split_by(cases, self.fit_share)
+        other = replace(run, data=(run.add_input(self.fit),), facts=[])
+        others = other.take(self.read(other))
+        split = split_by(cases, others, Path(self.fit).name)
         return unique([*cases, *(case for case in others if split.roles.get(case.id) == FITTED)]), split
 
     def _spec(self, run: Run) -> ScoringSpec:
@@ -628,13 +589,6 @@ def _sections(
     by_part: list[Shown] = []
     diagrams: list[Shown] = []
 
-    def table(
-        target: Target, title: str, heading: str, *kinds: str, labels: Mapping[str, str] = {}
-    ) -> list[Table]:
-        names = [name for kind in kinds for of, name in parts if of == target and name.startswith(kind)]
-        shown = facet_table(title, heading, target, names, parts, figures, labels)
-        return [shown] if len(names) > 1 or "all" in kinds else []
-
     for target in targets:
         labels = {}
         if target in maps:
@@ -642,10 +596,13 @@ def _sections(
                 "measured, before": "measured on the rest, as scored",
                 "measured, platt": f"the same by Platt, {maps[target].scale:.3g} * logit {maps[target].shift:+.3g}",
             }
+        names = [name for of, name in parts if of == target]
+        positions = [name for name in names if name.startswith("position ")]
+        whole = [name for name in names if name not in positions]
         title = "Steps" if target == "steps" else f"Outcomes (the {how} of the steps)"
-        first += table(target, f"Calibration: {title}", "Part", "all", "measured", "group ", labels=labels)
-        for kind in ("position", "policy"):
-            by_part += table(target, f"{_HEADINGS[target]} by {kind}", kind.capitalize(), f"{kind} ")
+        first.append(facet_table(f"Calibration: {title}", "Part", target, whole, parts, figures, labels))
+        if len(positions) > 1:
+            by_part.append(facet_table("Steps by position", "Position", target, positions, parts, figures))
         diagrams += [
             reliability_plot(facet, items, run)
             for name in (labels or ["all"])

@@ -115,10 +115,7 @@ def any_success(judgements: Sequence[Judgement], where: str | None) -> bool | No
 def ratings_until(solution: Solution, first: int, *, judge: str) -> LabelledSolution:
     """A solution judged up to its first error: right before it, wrong at it, nothing said of what follows.
 
-    Args:
-        solution: the solution.
-        first: 0-based; -1 for none, which judges every step right.
-        judge: who judged.
+    `first` is 0-based; -1 for none judges every step right.
     """
     judgements = judged_until(first, len(solution.steps), judge)
     return LabelledSolution(solution=solution, judgements=tuple(judgements))

@@ -57,10 +57,7 @@ def read_parts(
 ) -> tuple[list[Case], dict[str, str]]:
     """The cases, and the part that each id belongs to.
 
-    Args:
-        files: the data.
-        by: "policy", who wrote the solution; "file", one stage a file. Where files share ids, all become PART:ID.
-        columns: as `store.read_rows`.
+    `by` "policy" is who wrote the solution, "file" one stage a file. Where files share ids, all become PART:ID.
     """
     if by == "policy":
         cases = read_cases(files, columns=columns)
@@ -106,7 +103,6 @@ def items_of(
     how: str,
     threshold: float | None,
     reference: str,
-    bins: int = 10,
 ) -> list[Item]:
     """One item a case: its part, its outcome, its score (the aggregate; None when it has none), its length."""
     known = list(dict.fromkeys(parts[row.case.id] for row in sheet.rows))
@@ -122,7 +118,6 @@ def items_of(
             "score": solution_score(row, how),
             "kind": sheet.kind,
             "threshold": threshold,
-            "bins": bins,
             "steps": len(row.case.solution.steps),
         }
         for row in sheet.rows
@@ -153,7 +148,7 @@ def statistic(items: Sequence[Item]) -> Statistic:
 
 def _figures(items: Sequence[Item], own: npt.NDArray[np.intp]) -> Callable[[Floats], dict[str, Floats]]:
     mine = [items[at] for at in own]
-    kind, threshold, bins = mine[0]["kind"], mine[0]["threshold"], mine[0]["bins"]
+    kind, threshold = mine[0]["kind"], mine[0]["threshold"]
     known = np.array([item["outcome"] is not None for item in mine])
     both = known & np.array([item["score"] is not None for item in mine])
     y = np.array([bool(item["outcome"]) for item in mine], dtype=float)
@@ -179,7 +174,7 @@ def _figures(items: Sequence[Item], own: npt.NDArray[np.intp]) -> Callable[[Floa
         if both.any():
             result["auc"] = weighted_auc(x[both], y[both], w[:, both])
             if kind == "probability":
-                result["ece"] = expected_calibration_error(x[both], y[both], w[:, both], bins=bins)
+                result["ece"] = expected_calibration_error(x[both], y[both], w[:, both])
             (result["wrong_q50"],) = weighted_quantiles(x[wrong], w[:, wrong], (0.5,))
         return result
 
@@ -228,8 +223,6 @@ class Drift(Evaluation):
     """How step scores become one number for the solution. Default: the PRM's own."""
     threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """A solution whose score is under it is an error; a wrong answer at or over it passes. Default: the PRM's own."""
-    bins: Annotated[int, Field(ge=1)] = 10
-    """Bins of ECE."""
 
     def statistic(self, items: Sequence[Item]) -> Statistic:
         """See `statistic`."""
@@ -246,7 +239,7 @@ class Drift(Evaluation):
         how = check_how(self.aggregate, sheet)
         at = sheet.threshold if self.threshold is None else self.threshold
         chosen = self.against if self.against is not None else parts[sheet.rows[0].case.id]
-        items = items_of(sheet, parts, how=how, threshold=at, reference=chosen, bins=self.bins)
+        items = items_of(sheet, parts, how=how, threshold=at, reference=chosen)
         if all(item["outcome"] is None for item in items):
             raise UsageError(
                 "drift needs solutions whose answer is known to be right or wrong; the data says it of none"

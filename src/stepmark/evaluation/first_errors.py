@@ -25,12 +25,10 @@ from stepmark.evaluation.cases import Case, first_error
 from stepmark.evaluation.result import Figure, Item
 from stepmark.evaluation.scores import Sheet
 from stepmark.evaluation.thresholds import check_neutral
-from stepmark.evaluation.views import Cell, Column, table_of, unreadable
+from stepmark.evaluation.views import Cell, Column, unreadable
 from stepmark.metrics.first_error import first_wrong
 from stepmark.metrics.intervals import Floats, Statistic, shares
 from stepmark.records import LabelledSolution, Problem, Solution
-from stepmark.report.evaluation import Section
-from stepmark.report.tables import Table
 from stepmark.settings import settings
 from stepmark.verifiers.checks import check, check_names
 from stepmark.words import amount
@@ -175,16 +173,6 @@ class FirstErrors(Rated):
 
         return {"Wrong": count(True), "Right": count(False)}
 
-    def more(self, items: Sequence[Item]) -> Sequence[Section]:
-        """See `Benchmark.more`."""
-        return (
-            Section(
-                title="Where errors are named",
-                text="Of the wrong solutions: how far the step that is named lies from the first wrong one.",
-                items=(distance_table(items),),
-            ),
-        )
-
     def facts(self, items: Sequence[Item], sheet: Sheet | None) -> list[str]:
         """See `Benchmark.facts`."""
         facts = [
@@ -271,19 +259,3 @@ def _kind(item: Item) -> str:
     if named == -1:
         return "missed"
     return "found" if named == label else "early" if named < label else "late"
-
-
-def distance_table(items: Sequence[Item]) -> Table:
-    """How far the named step lies from the first wrong one, by group."""
-    counts: dict[str, Counter[str]] = {item["group"]: Counter() for item in items}
-    for item in items:
-        if item["label"] != -1:
-            counts[item["group"]][_kind(item)] += 1
-    kinds = {"found": "Exact", "early": "Early", "late": "Late", "missed": "None named", "unread": "Not read"}
-
-    def share(kind: str) -> Column:
-        return "share", lambda name: counts[name][kind] / total if (total := counts[name].total()) else None
-
-    columns = {label: share(kind) for kind, label in kinds.items()}
-    title = "Distance of the named step from the first wrong one (wrong solutions, %)"
-    return table_of(title, "Subset", list(counts), columns, {})

@@ -33,7 +33,7 @@ from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.base import INTERVALS, Evaluation, Run
 from stepmark.evaluation.benchmark import Ratings, places, ratings_of
 from stepmark.evaluation.cases import Case, unique
-from stepmark.evaluation.first_errors import distance_table, harmonic
+from stepmark.evaluation.first_errors import harmonic
 from stepmark.evaluation.result import EvaluationResult, Figure, Item, shown
 from stepmark.evaluation.scores import CaseScores
 from stepmark.evaluation.thresholds import check_asked, policies
@@ -203,15 +203,6 @@ class LabelAgreement(Evaluation):
         names = names if len(names) > 2 else ["all"]
         rated = sum(rating is not None for item in items for rating in item["truth"])
         repeats = max(len(item["named"]) for item in items)
-        firsts = [
-            {
-                "group": item["group"] if len(names) > 1 else "all",
-                "label": first_wrong(item["truth"]),
-                "found": first_wrong(item["named"][0]),
-            }
-            for item in items
-        ]
-        known = [item for item in firsts if item["label"] is not None]
         tables = []
         for title, kind, columns, note in _TABLES:
             cells: dict[str, Column] = {
@@ -253,7 +244,7 @@ class LabelAgreement(Evaluation):
             ),
             sections=(
                 Section(title="Figures", items=tuple(tables)),
-                Section(title="By part", items=(*parts, *([distance_table(known)] if known else []))),
+                Section(title="By part", items=tuple(parts)),
                 Section(title="Where they differ", items=_examples([case for case, _ in pairs], items)),
             ),
         )

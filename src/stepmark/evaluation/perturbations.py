@@ -281,10 +281,7 @@ def other_number(shown: str, rng: random.Random, *, singular: bool = False) -> s
 
     The change is one that slips make: the last place off by one, two or ten, a digit replaced, twice the value.
 
-    Args:
-        shown: one match of `NUMBER`.
-        rng: chooses the change.
-        singular: never 1, which would read wrongly there ("1 apples").
+    `shown` is one match of `NUMBER`; with `singular` it is never 1, which would read wrongly there ("1 apples").
     """
     whole, point, decimals = shown.partition(".")
     digits = whole.replace(",", "") + decimals

@@ -91,9 +91,8 @@ class Robustness(Evaluation):
         changes = trials(run.take(self.read(run)), self.only or tuple(PERTURBATIONS), run.seed)
         return self.of_trials(run.grade(to_grade(changes)), run, changes)
 
-    def judging(self, sheet: Sheet) -> Judging:
-        """These settings with the PRM's own, and the default margin, in the place of None."""
-        how = check_how(self.aggregate, sheet)
+    def resolved(self, sheet: Sheet) -> Robustness:
+        """These settings with the PRM's own, and the default margin, in the place of None; the threshold stays None where there is none."""
         threshold = sheet.threshold if self.threshold is None else self.threshold
         if threshold is not None:
             check_score(threshold, sheet.kind, step=0)
@@ -102,13 +101,13 @@ class Robustness(Evaluation):
             raise UsageError(
                 f"there is no usual margin for {sheet.kind} scores; give `margin`, the rise that counts as a success of the attack"
             )
-        return Judging(aggregate=how, threshold=threshold, margin=margin)
+        return replace(self, aggregate=check_how(self.aggregate, sheet), threshold=threshold, margin=margin)
 
     def of_trials(self, sheet: Sheet, run: Run, changes: Sequence[Trial]) -> EvaluationResult:
         """What the changes do to the scores of a PRM."""
         if not changes:
             raise UsageError("there is nothing to compare: no perturbation applies to any solution")
-        how = self.judging(sheet)
+        how = self.resolved(sheet)
         items = items_of(changes, sheet, how)
         threshold = "no threshold" if how.threshold is None else f"threshold {how.threshold:g}"
         policy = f"{how.aggregate}, {threshold}, margin {how.margin:g}"
@@ -149,18 +148,6 @@ class Robustness(Evaluation):
             threshold=how.threshold,
             margin=how.margin,
         )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Judging:
-    """How a change of score is judged."""
-
-    aggregate: str
-    """One of `metrics.aggregate.AGGREGATES`."""
-    threshold: float | None
-    """A step strictly under it is an error; None for no verdicts."""
-    margin: float
-    """A rise by more than this is a success of the attack, in the unit of the aggregate."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -206,17 +193,19 @@ def to_grade(found: Sequence[Trial]) -> list[Case]:
     return cases
 
 
-def items_of(found: Sequence[Trial], sheet: Sheet, how: Judging) -> list[dict[str, Any]]:
+def items_of(changes: Sequence[Trial], sheet: Sheet, how: Robustness) -> list[Item]:
     """One row a trial, with all that is needed to compute every figure again.
 
     `right`: whether the original's steps are all right by its labels; `before` and `after`: the aggregate; `step_missed`: whether the broken
     step is not under the threshold now, asked only where it was not before. What is not known is None.
     """
     by_id = {row.case.id: row for row in sheet.rows}
-    return [_item(trial, by_id[trial.original.id], by_id[trial.case.id], how) for trial in found]
+    return [_item(trial, by_id[trial.original.id], by_id[trial.case.id], how) for trial in changes]
 
 
-def _item(trial: Trial, before: CaseScores, after: CaseScores, how: Judging) -> dict[str, Any]:
+def _item(trial: Trial, before: CaseScores, after: CaseScores, how: Robustness) -> Item:
+    assert how.aggregate is not None
+    assert how.margin is not None
     keeps = perturbation(trial.name).keeps_meaning
     first = first_error(trial.original.labelled)
     score_before, score_after = (solution_score(row, how.aggregate) for row in (before, after))
@@ -240,7 +229,6 @@ def _item(trial: Trial, before: CaseScores, after: CaseScores, how: Judging) -> 
         "perturbation": trial.name,
         "keeps_meaning": keeps,
         "problem": trial.original.problem,
-        "group": trial.original.group,
         "right": None if first is None else first == -1,
         "before": score_before,
         "after": score_after,
@@ -248,8 +236,6 @@ def _item(trial: Trial, before: CaseScores, after: CaseScores, how: Judging) -> 
         "good_after": good_after,
         "success": success,
         "broken_step": broken,
-        "step_before": step_before,
-        "step_after": step_after,
         "step_missed": missed,
         "note": trial.perturbed.note,
         "refused": before.refused or after.refused,
@@ -319,7 +305,7 @@ def _float(mask: npt.NDArray[np.bool_]) -> Floats:
 _GLANCE = "The verdict is fooled when a wrong solution judged bad is judged good (meaning kept), or a solution judged good stays so (meaning broken)."
 
 
-def _facts(items: Sequence[Item], how: Judging) -> list[str]:
+def _facts(items: Sequence[Item], how: Robustness) -> list[str]:
     originals = {item["original"]: item for item in items}
     right = Counter(item["right"] for item in originals.values())
     facts = [
@@ -390,7 +376,7 @@ _SHOWN = 3
 
 
 def examples(
-    sheet: Sheet, changes: Sequence[Trial], items: Sequence[Item], how: Judging, names: Sequence[str]
+    sheet: Sheet, changes: Sequence[Trial], items: Sequence[Item], how: Robustness, names: Sequence[str]
 ) -> tuple[Examples, ...]:
     """A group of examples a change: the attacks that succeeded best, or one change that had no effect of this sort."""
     by_id = {row.case.id: row for row in sheet.rows}
@@ -420,7 +406,7 @@ def examples(
 
 
 def _before_and_after(
-    trial: Trial, item: Item, by_id: Mapping[str, CaseScores], sheet: Sheet, how: Judging
+    trial: Trial, item: Item, by_id: Mapping[str, CaseScores], sheet: Sheet, how: Robustness
 ) -> ProblemView:
     before, after = by_id[trial.original.id], by_id[trial.case.id]
     truth = {True: "right by its labels", False: "wrong by its labels", None: "no label"}[item["right"]]

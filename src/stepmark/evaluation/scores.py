@@ -135,12 +135,8 @@ def read_scores(
 ) -> Sheet:
     """A file of scores, joined to the cases by id, or by problem and steps; other rows are left aside.
 
-    Args:
-        path: JSON lines: rows of this module, of `stepmark grade`, `{"id", "scores": {MODEL: […]}}`, or
-            R-PRM's `{"idx", "scores": {"step_level_validity_scores": […]}}`.
-        cases: what to join to.
-        model: which model of a file that holds several.
-        rows_of_file: its rows, where they have been read.
+    A row of the file is one of this module, of `stepmark grade`, {"id", "scores": {MODEL: […]}}, or R-PRM's {"idx", "scores":
+    {"step_level_validity_scores": […]}}; `model` chooses in a file that holds several, and `rows_of_file` are its rows where they have been read.
     """
     result = _joined(list(read_rows(path)) if rows_of_file is None else rows_of_file, cases)
     missing = [case for case in cases if case.id not in result]

@@ -292,7 +292,6 @@ class _Contest:
         return {
             "right": chosen is not None and self._right(found.problem, chosen),
             "answer": None if chosen is None else chosen.answer,
-            "found": any(self._right(found.problem, one) is True for one in found.candidates),
             "stopped": found.stopped,
             "tokens": found.cost.tokens,
             "decoded": found.cost.decoded,
@@ -312,8 +311,7 @@ def statistic(rows: Sequence[Item]) -> Statistic:
     """The figures of these items as a function of their weights.
 
     For each METHOD and BUDGET: `accuracy/METHOD/BUDGET`, right / (right + wrong); `tokens/METHOD/BUDGET`, what a problem cost on
-    average; `found/METHOD/BUDGET`, the share of problems with a right candidate, chosen or not; and for each vote of `VOTES`
-    `over VOTE/METHOD/BUDGET`, the accuracy less that of the vote at as many tokens as the method spent.
+    average; and for each vote of `VOTES` `over VOTE/METHOD/BUDGET`, the accuracy less that of the vote at as many tokens as the method spent.
     """
     cells = list(
         dict.fromkeys((name, at) for row in rows for name, runs in row["runs"].items() for at in runs)
@@ -327,7 +325,6 @@ def statistic(rows: Sequence[Item]) -> Statistic:
             [float(run["right"] is not None) for run in runs],
         )
         columns[f"tokens/{name}/{at}"] = ([float(run["tokens"]) for run in runs], ones)
-        columns[f"found/{name}/{at}"] = ([float(run["found"]) for run in runs], ones)
     ratios = ratio_statistic(columns)
 
     def compute(weights: Floats) -> dict[str, Floats]:
@@ -403,13 +400,7 @@ def _sections(
     ]
     sized = "; ".join(f"{name} at {at:,}: {size}" for (name, at), size in sizes.items())
     tokens = table("Tokens spent on a problem", "count", "tokens", f"Sizes: {sized}." if sized else "")
-    found = table(
-        "A right solution is among the candidates, %",
-        "share",
-        "found",
-        "Chosen or not: the ceiling of every choice.",
-    )
     return (
         Section(title="Accuracy at equal tokens", items=(accuracy, *over, plot)),
-        Section(title="Behind the figures", items=(tokens, found)),
+        Section(title="Behind the figures", items=(tokens,)),
     )

@@ -13,11 +13,9 @@ from itertools import chain
 from pathlib import Path
 
 from stepmark.data.columns import Columns
-from stepmark.data.formats import math_shepherd
-from stepmark.data.formats import own as labels
+from stepmark.data.formats import math_shepherd, own
 from stepmark.data.formats.prmbench import KEYS as PRMBENCH_KEYS
 from stepmark.data.formats.prmbench import prmbench_labelled, unnumbered
-from stepmark.data.formats.processbench import read as read_processbench
 from stepmark.data.formats.rows import Counts, LabelledRow, ReaderSettings, need
 from stepmark.data.labelled import detect, items_of_rows
 from stepmark.data.reading import Row, Source, read_rows, row_files
@@ -27,29 +25,31 @@ from stepmark.errors import InputError, UsageError
 from stepmark.evaluation.cases import Case, unique
 from stepmark.records import DEFAULT_AXIS, LabelledSolution, Step, read_record
 
-
-def _math_shepherd(rows: Iterable[Row]) -> Iterator[Case]:
-    settings, counts = ReaderSettings(), Counts()
-    for raw in rows:
-        for row in math_shepherd.read(raw, settings, counts):
-            yield _case(row, group=row.solution.problem.source or "", answer=row.meta.get("answer"))
-
-
-def _labels(row: Row) -> Case:
-    result = labels.from_row(row)
-    case = _case(result, group=result.solution.problem.source or "")
-    return replace(case, id=result.solution.id or result.where)
+_KEYS = {
+    "processbench": ("final_answer_correct", "label"),
+    "prmbench": ("modified_process", "error_steps"),
+    "stepmark-labels": own.KEYS,
+    "math-shepherd": math_shepherd.KEYS,
+}
+"""Format to the few columns that no other has, so that its reader says which of the others is missing."""
 
 
-def _case(row: LabelledRow, *, group: str, answer: str | None = None) -> Case:
+def _case(row: LabelledRow, format: str) -> Case:
+    id, source = row.solution.id or row.origin, row.solution.problem.source or ""
+    groups = {
+        "processbench": subset(id, row.where),
+        "stepmark-labels": source,
+        "math-shepherd": source,
+        "trl": "",
+    }
     return Case(
-        id=row.solution.id or row.origin,
+        id=id,
         labelled=row.labelled,
         where=row.where,
-        group=group,
+        group=groups.get(format, format),
         outcome=row.outcome,
         policy=row.solution.source,
-        answer=answer,
+        answer=row.meta.get("answer") if format == "math-shepherd" else None,
         unchecked=row.outcome is None,
     )
 
@@ -59,11 +59,6 @@ def files_of(
 ) -> tuple[str, ...]:
     """The files that `data` names: files as they are, of a folder all whose ending says that they hold rows, "hub"
     downloads those of a hub repository.
-
-    Args:
-        data: names.
-        dataset: the hub repository; None where there is none.
-        names: of its files.
     """
     results: list[str] = []
     for name in data:
@@ -91,23 +86,6 @@ def _downloaded(dataset: str | None, names: Sequence[str]) -> list[str]:
         raise UsageError(
             f"{dataset} could not be downloaded ({error}); fetch {', '.join(names)} yourself and give their folder as `data`"
         ) from error
-
-
-_Reader = Callable[[Iterable[Row]], Iterable[Case]]
-"""Makes cases of the rows of one file."""
-
-
-def _read(files: Sequence[Source], columns: Columns | None, reader: _Reader) -> list[Case]:
-    return unique(case for file in files for case in reader(read_rows(file, columns=columns)))
-
-
-def _processbench(rows: Iterable[Row]) -> Iterator[Case]:
-    """ProcessBench rows (Zheng et al. 2024). The subset is what stands before the number in the id, else the file's name."""
-    for row in rows:
-        (read,) = read_processbench(row, ReaderSettings(), Counts())
-        if read.solution.id is None:
-            raise row.error("expected an id, found null", "id")
-        yield _case(read, group=subset(read.solution.id, row.file))
 
 
 _NUMBERED = re.compile(r"(.+)-[0-9]{1,7}")
@@ -212,17 +190,6 @@ def _solutions(rows: Iterable[Row], how: str) -> Iterator[Case]:
             )
 
 
-def _shapes(how: str) -> dict[str, tuple[tuple[str, ...], _Reader]]:
-    """Format of `stepmark convert`: the columns that identify a row of it, and the reader of such rows."""
-    return {
-        "processbench": (("final_answer_correct", "label"), _processbench),
-        "prmbench": (("modified_process", "error_steps"), lambda rows: _prmbench_cases(rows, {})),
-        "stepmark-labels": (("solution", "judgements"), lambda rows: map(_labels, rows)),
-        "math-shepherd": (("input", "label", "task"), _math_shepherd),
-        **dict.fromkeys(("solutions", "chat", *TRACES), ((), lambda rows: _solutions(rows, how))),
-    }
-
-
 def read_cases(
     files: Sequence[Source],
     *,
@@ -233,36 +200,28 @@ def read_cases(
 ) -> list[Case]:
     """Cases of files of any format that `stepmark convert` reads; the first row of a file says which.
 
-    Args:
-        files: as `store.read_rows` takes them.
-        columns: as there.
-        how: how a text is cut into steps.
-        axis: the judgements that are the truth, where there are several axes.
-        check: is called with each case as it is read, and may raise: long before the last of many texts is cut.
+    `how` cuts a text into steps; the judgements on `axis` are the truth; `check` is called with each case as it is read, and may raise: long
+    before the last of many texts is cut.
     """
-
-    def reader(rows: Iterable[Row]) -> Iterator[Case]:
-        for every in _of_any_shape(rows, how):
+    cases = []
+    for file in files:
+        for every in _of_any_shape(read_rows(file, columns=columns), how):
             case = replace(every, labelled=every.labelled.on_axis(axis))
             if check is not None:
                 check(case)
-            yield case
-
-    return _read(files, columns, reader)
+            cases.append(case)
+    return unique(cases)
 
 
 def _of_any_shape(rows: Iterable[Row], how: str) -> Iterable[Case]:
     rows = map(ungraded, rows)
     first = next(rows)
-    rows, shapes = chain([first], rows), _shapes(how)
-    for keys, read in shapes.values():
-        # By the few columns that no other has, so that its reader says which of the others is missing.
-        if keys and all(key in first.data for key in keys):
-            return read(rows)
-    format = detect(first)
-    if format in shapes:
-        return shapes[format][1](rows)
-    read_rows_of = items_of_rows(rows, format, ReaderSettings(how=how), Counts())
-    # A file of TRL's rows is a part of its own.
-    group = "" if format == "trl" else format
-    return (_case(row, group=group) for row in read_rows_of if isinstance(row, LabelledRow))
+    rows = chain([first], rows)
+    format = next((name for name, keys in _KEYS.items() if all(key in first.data for key in keys)), None)
+    format = format or detect(first)
+    if format == "prmbench":
+        return _prmbench_cases(rows, {})
+    if format in ("solutions", "chat", *TRACES):
+        return _solutions(rows, how)
+    labelled = items_of_rows(rows, format, ReaderSettings(how=how), Counts())
+    return (_case(row, format) for row in labelled if isinstance(row, LabelledRow))

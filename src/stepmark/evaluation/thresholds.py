@@ -82,12 +82,8 @@ def policies(
 ) -> dict[str, ThresholdRule]:
     """The policy of each group.
 
-    Args:
-        asked: a number; "argmax"; "tuned:GROUP", the best F1 on that group used everywhere; "oracle", the best F1 of each
-            group on itself; None for the PRM's own threshold.
-        sheet: the scores; says the PRM's own threshold and the kind.
-        groups: the cases of each group.
-        truth: case id to 0-based first error, -1 for none, None for not known.
+    `asked` is a number, "argmax", "tuned:GROUP" (the best F1 on that group, used everywhere), "oracle" (the best F1 of each group on itself), or None
+    for the PRM's own threshold; `truth` is the 0-based first error by case id, -1 for none, None for not known.
     """
     check_asked(asked, groups)
 

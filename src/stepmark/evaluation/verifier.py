@@ -264,14 +264,9 @@ def read_pairs(
 ) -> Iterator[LabelledPair]:
     """Read labelled pairs or candidates; the two may not be mixed within a row.
 
-    Args:
-        files: as `store.read_rows` takes them.
-        part: for candidates, what is checked: "answer" (their `answer`, and `text` where a candidate has no such key) or
-            "text" (always the text, so that finding the answer is checked too).
-        columns: as `store.read_rows`.
+    Of candidates `part` says what is checked: "answer" (their `answer`, and `text` where a candidate has no such key) or "text" (always the text,
+    so that finding the answer is checked too).
     """
-    if part not in {"answer", "text"}:
-        raise UsageError(f"part: expected 'answer' or 'text', found {part!r}")
     seen: dict[str, str] = {}
     for file in files:
         for row in read_rows(file, columns=columns):

@@ -68,14 +68,7 @@ def table_of(
 ) -> Table:
     """A table with a row for each name.
 
-    Args:
-        title: of the table.
-        first: heading of the first column.
-        names: of the rows.
-        columns: heading to cells.
-        figures: of the cells.
-        label: what the first column shows of a name.
-        note: a sentence under the table.
+    `columns` maps headings to cells; `label` is what the first column (`first`) shows of a name.
     """
     parts: list[tuple[Kind, str | Cell]] = [
         column if isinstance(column, tuple) else ("share" if isinstance(column, str) else "count", column)
@@ -116,22 +109,14 @@ def series_of(
     )
 
 
-def bars_of(
-    title: str, figures: Figures, names: Sequence[str], patterns: Mapping[str, str], *, x_label: str = ""
-) -> Bars:
+def bars_of(title: str, figures: Figures, names: Sequence[str], patterns: Mapping[str, str]) -> Bars:
     """Shares in percent as bars.
 
-    Args:
-        title: of the plot.
-        figures: by name.
-        names: of the groups of bars.
-        patterns: name of the series to name of its figures, with {} for the group.
-        x_label: what the groups are.
+    `patterns` maps the name of a series to that of its figures, with {} for the group.
     """
     return Bars(
         title=title,
         y_label="%",
-        x_label=x_label,
         labels=tuple(names),
         series=tuple(
             series_of(label, [figures.get(pattern.format(name)) for name in names])
@@ -194,15 +179,8 @@ def card(
 ) -> CardView:
     """A case as a card.
 
-    Args:
-        row: the case and its scores.
-        sheet: says the PRM's own aggregate and threshold; None for labels instead of scores.
-        note: the truth, in words.
-        how: the aggregate shown as its score. Default: the PRM's own.
-        policy: which steps are errors. Default: those under the PRM's own threshold.
-        first_error: 0-based; -1 for none. Default: by the policy.
-        number: its place among the problem's cards.
-        checks: exact checks; a step that they refute is red, whatever its score.
+    `sheet` is None where labels are shown instead of scores, and `note` says the truth in words. By default the score is the PRM's own aggregate, and
+    the first error (0-based, -1 for none) what the policy, else the PRM's own threshold, says. A step that `checks` refute is red, whatever its score.
     """
     solution, proofs = row.case.solution, dict[int, tuple[str, ...]]()
     for finding in check(solution.problem.text, solution.texts, names=checks) if checks else ():

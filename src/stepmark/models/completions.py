@@ -23,7 +23,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import torch
 
@@ -74,19 +74,8 @@ class Reply:
     """Those of them that came from its cache; None where it does not say."""
 
 
-class _Dialect(Protocol):
-    """How a server is asked. The lookups of `reply` may fail in any way: the caller makes one error of them."""
-
-    path: str
-    start: str
-    """The line that starts such a server."""
-
-    def asks(self, ids: list[int], reads: Sequence[int]) -> Iterator[Ask]:
-        """The requests for the verdicts after some positions (at least one, ascending) of a text."""
-
-    def body(self, ask: Ask, model: str, candidates: list[int]) -> dict[str, Any]: ...
-
-    def reply(self, data: Any, ask: Ask, candidates: list[int]) -> Reply: ...
+# Both dialects have these methods: the requests for the verdicts after some positions (ascending) of a text, the body of one, and its reply, whose
+# lookups may fail in any way: the caller makes one error of them.
 
 
 class _Vllm:
@@ -174,7 +163,7 @@ class CompletionsPRM(ServedPRM):
 
     def _begin(self) -> None:
         entry = self._entry or {}
-        self._dialect: _Dialect = _Sglang() if entry.get("owned_by") == "sglang" else _Vllm()
+        self._dialect: _Vllm | _Sglang = _Sglang() if entry.get("owned_by") == "sglang" else _Vllm()
         if isinstance(length := entry.get("max_model_len"), int):
             # Both servers want room for a token to write.
             self.encoder.max_tokens = min(length - 1, self.encoder.max_tokens or length)

@@ -139,6 +139,7 @@ class LocalPRM(WindowedPRM):
     """
 
     has_head = True
+    """Whether it gives logits of single tokens."""
 
     def __init__(
         self,
@@ -187,7 +188,11 @@ class LocalPRM(WindowedPRM):
 
     @abstractmethod
     def read(self, states: States, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
-        """See `TokenPRM.read`."""
+        """The scores of texts whose tokens are in the places `paths`.
+
+        Raises:
+            CheckpointError: the model gave NaN or an infinity.
+        """
 
 
 class ReadRows:
@@ -211,7 +216,7 @@ class HeadPRM(LocalPRM):
         return text.reads
 
     def read(self, states: States, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
-        """See `TokenPRM.read`; a token that several texts share is read once."""
+        """See `LocalPRM.read`; a token that several texts share is read once."""
         slots = [path[text.reads] for text, path in zip(texts, paths, strict=True)]
         ends, which = np.unique(np.concatenate(slots), return_inverse=True)
         logits = torch.cat(
@@ -258,7 +263,7 @@ class TokenValuePRM(LocalPRM):
         return np.flatnonzero(encoded.own(len(text.ids))) + encoded.answer - 1
 
     def read(self, states: States, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
-        """See `TokenPRM.read`."""
+        """See `LocalPRM.read`."""
         results = []
         for values, ends in self.token_spans(states, texts, paths):
             scores = self.step_values(values, ends)

@@ -135,13 +135,17 @@ class _ScriptedSession(Session):
     def score_last(
         self, solutions: Sequence[Solution], ready: Ready | None = None
     ) -> list[StepScore | InputError]:
-        replies = super().score_last(solutions, ready)
-        return [
+        # Reported once they are counted: what waits for a reply takes the first report of it.
+        replies = [
             reply
             if isinstance(reply, InputError)
             else replace(reply, tokens=_words(solution.texts[-1]), root=_words(solution.problem.text))
-            for solution, reply in zip(solutions, replies, strict=True)
+            for solution, reply in zip(solutions, super().score_last(solutions), strict=True)
         ]
+        for at, reply in enumerate(replies):
+            if ready is not None:
+                ready(at, reply)
+        return replies
 
 
 def _words(text: str) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +18,15 @@ from torch import Tensor
 
 from stepmark.backends import Ready, Release, StepScore
 from stepmark.errors import InputError, TooLongError, UsageError
-from stepmark.models.encoding import Encoded, Encoder
-from stepmark.models.engine import NONE, Engine, KeyValuePool, PrefixCache, check_vocabulary
+from stepmark.models.encoding import Encoded
+from stepmark.models.engine import NONE, KeyValuePool, PrefixCache, check_vocabulary
 from stepmark.models.packed_tree import Ints, common_prefix
-from stepmark.models.prm import Ledger, Session
+from stepmark.models.prm import Session
 from stepmark.records import Solution, StepScores
 from stepmark.words import amount
+
+if TYPE_CHECKING:
+    from stepmark.models.local_prm import LocalPRM
 
 Prefix = tuple[str, tuple[str, ...]]
 """A problem's text and the texts of some steps."""
@@ -77,34 +80,6 @@ class States(Protocol):
         """Hidden states in some places, [slots, hidden]."""
 
 
-class TokenPRM(Protocol):
-    """A PRM in this process, as a session reads it (`local_prm.LocalPRM`)."""
-
-    name: str
-    encoder: Encoder
-    ledger: Ledger
-
-    @property
-    def engines(self) -> tuple[Engine, ...]:
-        """The networks that read the same tokens."""
-
-    @property
-    def has_head(self) -> bool:
-        """Whether it gives logits of single tokens."""
-
-    def read(self, states: States, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
-        """The scores of texts whose tokens are in the places `paths`.
-
-        Raises:
-            CheckpointError: the model gave NaN or an infinity.
-        """
-
-    def scores_of(
-        self, encoded: Encoded, scores: Sequence[float], classes: Sequence[tuple[float, ...]] | None
-    ) -> StepScores:
-        """The record of what was read, None for steps that were not."""
-
-
 class CachedSession(Session):
     """A session that stores keys and values in a tree of tokens. Made by `PRM.open_session`.
 
@@ -120,7 +95,7 @@ class CachedSession(Session):
     reason = ""
     in_process = True
 
-    def __init__(self, prm: TokenPRM, *, memory_tokens: int) -> None:
+    def __init__(self, prm: LocalPRM, *, memory_tokens: int) -> None:
         self._prm = prm
         self._vocabulary = min(engine.vocabulary for engine in prm.engines)
         self.cache = PrefixCache(prm.engines, capacity=memory_tokens, states=True)

@@ -51,7 +51,7 @@ class TokenHeadPRM(TokenValuePRM):
         return np.union1d(self.written(text), text.reads)
 
     def read(self, states: States, texts: Sequence[Text], paths: Sequence[Ints]) -> list[Read]:
-        """See `TokenPRM.read`."""
+        """See `LocalPRM.read`."""
         results = []
         for text, path, (values, ends) in zip(
             texts, paths, self.token_spans(states, texts, paths), strict=True

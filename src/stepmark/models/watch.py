@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
-from stepmark.backends import StepScore
 from stepmark.data.conversations import ChatMessage, Opening, answered, read_message, step_of
 from stepmark.data.steps.thoughts import Reasoning
 from stepmark.errors import InputError, UsageError
@@ -20,6 +19,9 @@ from stepmark.metrics.aggregate import aggregate, check_score
 from stepmark.records import Finding, Problem, ScoreKind, Solution, Step
 from stepmark.verifiers.checks import check_names, check_solution
 from stepmark.words import amount
+
+if TYPE_CHECKING:
+    from stepmark.models.prm import Session
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,13 +68,6 @@ class Seen:
     """With "go back": the sentences about the turns to do again, for the agent to read; None where there are none."""
 
 
-class TurnScoring(Protocol):
-    """Scores of turns: a session of a PRM (`models.prm.Session`)."""
-
-    def score_last(self, solutions: Sequence[Solution]) -> Sequence[StepScore | InputError]:
-        """The score of the last step of each solution, in order."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
     """When to go on, to go back, and to stop."""
@@ -116,7 +111,7 @@ class Watch:
     def __init__(
         self,
         problem: Problem,
-        session: TurnScoring,
+        session: Session,
         rule: Rule,
         reasoning: Reasoning = "keep",
         *,

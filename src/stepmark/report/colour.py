@@ -111,14 +111,7 @@ def position(score: float | None, kind: str, threshold: float | None = None) -> 
     the logistic function of their distance to the threshold (to 0 when there is none): there only the order of two positions means
     something, not the position.
 
-    Args:
-        score: in the range of `kind`.
-        kind: one of `KINDS`.
-        threshold: a step under it is an error; one outside of the range counts as that end.
-
-    Raises:
-        ScoreKindError: no such kind.
-        InputError: the score is not a number, or is out of the range of its kind.
+    A step under the threshold is an error; a threshold outside of the range counts as that end.
     """
     place = extent(score, kind, threshold)
     if place is None or threshold is None or kind not in _LOWEST:
@@ -135,15 +128,6 @@ def aggregate_position(
     """Where an aggregate of step scores stands on their colour scale, as `position`; None for one that leaves their range.
 
     A step's threshold says nothing of a product, which is under every one of its factors: the middle of its scale is that of the range.
-
-    Args:
-        value: of the solution.
-        how: the aggregate's name.
-        kind: of the step scores.
-        threshold: of the step scores.
-
-    Raises:
-        ScoreKindError, InputError: as `position`.
     """
     if how not in ("product", "min", "mean", "last", "max"):
         return None
@@ -156,13 +140,7 @@ def extent(score: float | None, kind: str, threshold: float | None = None) -> fl
     A probability stands for itself and a margin in [-1, 1] is moved to [0, 1]. Other kinds have no ends: their bar is as long as their
     `position`.
 
-    Args:
-        score: in the range of `kind`.
-        kind: one of `KINDS`.
-        threshold: read for "log-ratio" and "unbounded" only.
-
-    Raises:
-        ScoreKindError, InputError: as `position`.
+    `threshold` is read for "log-ratio" and "unbounded" only.
     """
     if kind not in KINDS:
         raise ScoreKindError(f"expected a score kind ({', '.join(KINDS)}), found {kind!r}")

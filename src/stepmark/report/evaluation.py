@@ -1,7 +1,6 @@
 """The page of an evaluation: figures, plots, tables and example solutions as one HTML file that needs no network.
 
-It is built like the report page (`stepmark.report.page`): nothing is loaded, and the scripts in it are ours, each allowed
-by its hash.
+It is built like the report page (`stepmark.report.page`): nothing is loaded, and no script runs but KaTeX where there is a formula.
 """
 
 from __future__ import annotations
@@ -75,12 +74,7 @@ class Report:
 
 
 def evaluation_html(view: Report) -> Iterator[str]:
-    """The page in chunks; equal reports give equal pages. Without matplotlib plots are their numbers.
-
-    Raises:
-        InputError: a card without one score a step, or with a score out of the range of its kind.
-        ScoreKindError: no such kind.
-    """
+    """The page in chunks; equal reports give equal pages. Without matplotlib plots are their numbers."""
     problems, cards = count(1), count(1)  # names in links, so they are made over the whole page
 
     def numbered(problem: ProblemView) -> str:
@@ -105,8 +99,7 @@ def evaluation_html(view: Report) -> Iterator[str]:
         ]
         paragraphs = [part for part in section.text.split("\n\n") if part.strip()]
         body.append(page.section(at, section.title, paragraphs, rows))
-    copying = (asset("evaluation.js"),) if any('class="copy"' in part for part in body) else ()
-    scripts = formula_scripts(body) + copying
+    scripts = formula_scripts(body)
     yield head(view.title, style=asset("page.css") + asset("evaluation.css"), scripts=scripts)
     yield page.header(
         view, settings_html({key: str(value) for key, value in view.settings.items() if value is not None})

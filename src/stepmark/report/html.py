@@ -223,9 +223,7 @@ def text_html(text: str, *, language: str | None = None) -> str:
     source, for a script to render; without the script they read as the author wrote them. After a character that takes no room
     stands `<bdi class="codepoint">` with its number; a formula with such a character in it is shown as it was written.
 
-    Args:
-        text: as a person or a model wrote it.
-        language: the whole text is code of this language ("" when that is not known).
+    With `language` the whole text is code of it ("" when that is not known).
     """
     if language is not None:
         return _boxed(_block(text, language))
@@ -285,20 +283,8 @@ def solution_fragment(
     Colours are translucent and the text keeps the notebook's own, so it is legible in light and dark mode.
     MathJax, where the notebook has it, sets the formulas and leaves every other dollar alone.
 
-    Args:
-        problem: its text.
-        steps: their texts.
-        scores: one a step; None for a step that was not read.
-        kind: the scores' kind (`stepmark.report.colour.KINDS`).
-        first_error: 0-based, -1 for none, None for not known.
-        headline: the aggregate, such as "min 0.123".
-        threshold: where scores turn from bad to good, for the colours.
-        outcome: an outcome model's verdict, such as "outcome 0.91".
-        findings: what exact checks prove of a step, by its index: {1: ["60 * 2.5 = 120: it is 150"]}.
-
-    Raises:
-        InputError: not one score a step, a score out of the range of its kind, or no such first error.
-        ScoreKindError: no such kind.
+    Of `scores` None is a step that was not read; `first_error` is 0-based, -1 for none, None for not known; `headline` is the aggregate, such as "min
+    0.123", `outcome` an outcome model's verdict, such as "outcome 0.91"; `findings` are what exact checks prove of a step, by its index.
     """
     check_solution(steps, scores, first_error)
     rows = [
@@ -323,14 +309,7 @@ def steps_fragment(
 ) -> str:
     """Steps that carry no score, for a notebook: numbered, with a word beside each where there is one.
 
-    Args:
-        steps: their texts.
-        headline: what stands above, such as how the text was cut.
-        problem: its text, if it is to be shown.
-        notes: one word a step, possibly empty ("right", "wrong"); or none at all.
-
-    Raises:
-        InputError: notes are given, and not one a step.
+    `headline` says such as how the text was cut; `notes` are one word a step, possibly empty, or none at all.
     """
     if notes and len(notes) != len(steps):
         raise InputError(f"{amount(len(steps), 'step')} and {amount(len(notes), 'note')}", field="notes")

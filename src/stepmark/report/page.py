@@ -128,10 +128,7 @@ class Summary:
 def head(title: str, *, style: str, scripts: Sequence[str]) -> str:
     """Everything before the content of the body.
 
-    Args:
-        title: of the page.
-        style: its stylesheet; the colours and, where there are formulas, KaTeX's are added.
-        scripts: those of `foot`.
+    `style` is its stylesheet, to which the colours and, where there are formulas, KaTeX's are added; `scripts` are those of `foot`.
     """
     allowed = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts) or "'none'"
     formulas = _katex_css() if asset(_KATEX) in scripts else ""
@@ -217,12 +214,7 @@ def _sha256(script: str) -> str:
 
 
 def page_html(summary: Summary, problems: Sequence[ProblemView]) -> Iterator[str]:
-    """The page in chunks.
-
-    Raises:
-        InputError: a card without one score a step, or with a score out of the range of its kind.
-        ScoreKindError: no such kind.
-    """
+    """The page in chunks."""
     body = [problem_html(problem) for problem in problems]
     scripts = formula_scripts(body)
     report = template("report")
@@ -243,12 +235,7 @@ def page_html(summary: Summary, problems: Sequence[ProblemView]) -> Iterator[str
 
 
 def problem_html(problem: ProblemView) -> str:
-    """A problem and its solutions, side by side where the window is wide enough.
-
-    Raises:
-        InputError: a card without one score a step, or with a score out of the range of its kind.
-        ScoreKindError: no such kind.
-    """
+    """A problem and its solutions, side by side where the window is wide enough."""
     sorts = {sort for card in problem.cards for sort in _sorts(card).split()}
     return template("macros").problem_section(
         problem, [_card(card) for card in problem.cards], "".join(f" {sort}" for sort in sorted(sorts))

@@ -2,37 +2,128 @@
 // Python (`html` and the parts around the tree) or go in as text; nothing else is read from the data.
 "use strict";
 (() => {
-  const { grown, left, line, placed, under, way } = searchTree;
-  const { NOTHING, SIGNS, count, digits, make, told } = searchPath;
-  const FOLD_FROM = 300; // a tree of more nodes opens with its pruned branches folded
+  const COLUMN = 202, ROW = 42, WIDE = 170, HIGH = 34, EDGE = 14, FIRST = 84; // FIRST: how wide the problem is
+  const SIGNS = { kept: "", pruned: "✗", finished: "■", chosen: "★" };
+  const NOTHING = "(no text)"; // the policy ended here without another step
+  const MANY = 300; // a tree of more nodes opens without its pruned branches
   const part = Object.fromEntries([...document.querySelectorAll("[id]")].map((one) => [one.id, one]));
-  const { shown, view, sizer, ground, heads, tree, panel, find, least, most, upto, fold } = part;
+  const { shown, view, sizer, ground, heads, tree, panel, find, pruned } = part;
   const edges = Object.fromEntries([...part.edges.children].map((one) => [one.classList[1], one]));
 
   let problem = 0; // its number in the page, from 1
   let data, root, all; // the page's data of it; the problem as a node; every node in the order of the tree
-  let unlike = new Set(); // nodes whose pruned branches are not as the check box says
-  let items = []; // what is drawn: nodes and folded branches
+  let items = []; // the nodes that are drawn
   let columns = [];
   let picked;
   let size = 1;
   let extent = { wide: 1, high: 1 }; // of the tree at the size 1
-  let growing;
 
-  function read(number) {
-    data = JSON.parse(part[`d${number}`].textContent);
-    part.about.innerHTML = data.about; // made and escaped by Python, as `after`
-    part.after.innerHTML = data.after;
-    ({ root, all } = grown(data, part.about.querySelector(".ask .txt")?.textContent ?? ""));
+  function make(tag, names = "", text = "") {
+    const one = document.createElement(tag);
+    if (names) one.className = names;
+    if (text !== "") one.textContent = text;
+    return one;
   }
 
-  const isFolded = (node) => fold.checked !== unlike.has(node);
+  const digits = new Intl.NumberFormat("en");
+
+  // The tree
+
+  // Puts parents, children and depths into the nodes of the data.
+  function grow(text) {
+    root = { state: "root", round: -1, depth: 0, children: [], text, alive: true };
+    for (const node of data.nodes) {
+      node.children = [];
+      node.parent = node.up === undefined ? root : data.nodes[node.up];
+      node.depth = node.parent.depth + 1;
+      node.parent.children.push(node);
+    }
+    // Children come after their parents: backwards, every node is met after all that lies under it.
+    for (const node of [...data.nodes].reverse()) {
+      node.alive = node.state !== "pruned" || node.children.some((child) => child.alive);
+    }
+    for (let node = data.nodes[data.chosen]; node; node = node.parent) node.main = true;
+    all = []; // a node before its children, and these before the next node
+    const waiting = [root];
+    while (waiting.length) {
+      const node = waiting.pop();
+      node.order = all.push(node);
+      waiting.push(...node.children.slice().reverse());
+    }
+  }
+
+  // The steps from the first to this one.
+  function way(node) {
+    const steps = [];
+    for (let one = node; one.parent; one = one.parent) steps.unshift(one);
+    return steps;
+  }
+
+  // What is drawn after a node.
+  const under = (node) => node.children.filter((child) => child.alive || pruned.checked);
+
+  // Places as near as can be, by least squares, to those that are wanted, in this order and a row apart: the method
+  // of pooled adjacent violators.
+  function settle(column) {
+    const blocks = [];
+    column.forEach((item, at) => {
+      let block = { sum: item.weight * (item.want - at * ROW), weight: item.weight, items: [item] };
+      while (blocks.length && blocks.at(-1).sum / blocks.at(-1).weight >= block.sum / block.weight) {
+        const before = blocks.pop();
+        before.items.push(...block.items);
+        block = { sum: before.sum + block.sum, weight: before.weight + block.weight, items: before.items };
+      }
+      blocks.push(block);
+    });
+    let at = 0;
+    for (const block of blocks) for (const item of block.items) item.y = block.sum / block.weight + at++ * ROW;
+  }
+
+  const left = (depth) => EDGE + depth * COLUMN - (depth ? WIDE - FIRST : 0);
+
+  // Gives every node that is drawn its place, in columns from left to right in which no line crosses another.
+  function place() {
+    root.y = 0;
+    columns = [[root]];
+    for (let column = columns[0]; column.length; ) {
+      const next = [];
+      for (const node of column) {
+        const children = under(node);
+        // What the search went on from stands beside its parent, so that the chosen path is a line.
+        const alive = children.flatMap((child, at) => (child.alive ? [at] : []));
+        const main = children.findIndex((child) => child.main);
+        const middle = alive.length ? alive.reduce((a, b) => a + b) / alive.length : (children.length - 1) / 2;
+        children.forEach((child, at) => {
+          child.want = node.y + (at - (main < 0 ? middle : main)) * ROW;
+          child.weight = child.main ? 1e6 : child.alive ? 4 : 1;
+        });
+        next.push(...children);
+      }
+      if (next.length) columns.push(next);
+      settle(next);
+      column = next;
+    }
+    items = columns.flat();
+    const top = items.reduce((least, item) => Math.min(least, item.y), Infinity);
+    for (const item of items) {
+      item.x = left(item.depth);
+      item.y += EDGE - top;
+    }
+    const high = items.reduce((most, item) => Math.max(most, item.y), 0) + HIGH + EDGE;
+    items.sort((a, b) => a.order - b.order);
+    extent = { high, wide: left(columns.length - 1) + WIDE + EDGE };
+  }
+
+  // The line from a node's parent to it, as a part of an SVG path.
+  function line({ parent, x, y }) {
+    const from = parent.x + (parent.parent ? WIDE : FIRST), bend = (x - from) / 2, down = (y - parent.y).toFixed(1);
+    return `M${from} ${(parent.y + HIGH / 2).toFixed(1)}c${bend} 0 ${bend} ${down} ${x - from} ${down}`;
+  }
 
   // Drawing
 
   function words(item) {
     if (item === root) return `Problem: ${root.text.slice(0, 160)}`;
-    if (item.lost) return `${count(item.lost.length, "pruned branch")}, folded`;
     const score = item.said === undefined ? "not scored" : `score ${item.said}`;
     const often = item.times ? `written ${item.times} times, ` : "";
     return `Step ${item.depth}, ${score}, ${item.state}, ${often}round ${item.round}: ${(item.text || NOTHING).slice(0, 160)}`;
@@ -49,65 +140,40 @@
     one.setAttribute("aria-level", item.depth + 1);
     one.setAttribute("aria-label", words(item));
     one.setAttribute("aria-selected", "false");
-    if (item.lost) one.setAttribute("aria-expanded", "false");
-    else if (item.children.length) one.setAttribute("aria-expanded", "true");
-    if (item.lost) {
-      one.append(make("span", "what", `+ ${item.lost.length} pruned`));
-    } else if (item === root) {
+    if (item === root) {
       one.append(make("span", "what", "Problem"));
-    } else {
-      // Of siblings that begin alike, what differs.
-      const text = item.from ? `… ${item.text.slice(item.from)}` : item.text || NOTHING;
-      one.append(make("b", "", item.said ?? "–"), make("span", "what", text.slice(0, 90).replaceAll("$", "")));
-      one.title = item.text.slice(0, 400);
-      one.lastChild.dir = "auto";
-      if (item.times) one.append(make("em", "", `×${item.times}`));
-      if (SIGNS[item.state]) one.append(make("i", "", SIGNS[item.state]));
+      return one;
     }
+    // Of siblings that begin alike, what differs.
+    const text = item.from ? `… ${item.text.slice(item.from)}` : item.text || NOTHING;
+    one.append(make("b", "", item.said ?? "–"), make("span", "what", text.slice(0, 90).replaceAll("$", "")));
+    one.title = item.text.slice(0, 400);
+    one.lastChild.dir = "auto";
+    if (item.times) one.append(make("em", "", `×${item.times}`));
+    if (SIGNS[item.state]) one.append(make("i", "", SIGNS[item.state]));
     return one;
   }
 
   function draw() {
-    let wide, high;
-    ({ columns, items, wide, high } = placed(root, isFolded));
+    place();
     for (const node of all) node.box = undefined;
     tree.replaceChildren(...items.map(box));
-    extent = { wide, high };
-    ground.style.width = part.edges.style.width = `${wide}px`;
-    ground.style.height = part.edges.style.height = `${high}px`;
+    ground.style.width = part.edges.style.width = `${extent.wide}px`;
+    ground.style.height = part.edges.style.height = `${extent.high}px`;
     resize();
     heads.replaceChildren(
-      ...columns.slice(1).map((column, at) => {
-        const nodes = column.flatMap((item) => item.lost ?? [item]);
-        const pruned = nodes.filter((node) => node.state === "pruned").length;
+      ...columns.slice(1).map((_, at) => {
         const one = make("div", "", `Step ${at + 1}`);
-        const ended = nodes.filter((node) => node.state === "finished" || (node.state === "chosen" && !node.children.length)).length;
-        const parts = { kept: nodes.length - pruned - ended, pruned, finished: ended };
-        one.append(make("span", "", Object.keys(parts).filter((word) => parts[word]).map((word) => `${parts[word]} ${word}`).join(" · ")));
+        one.append(make("span", "", `${data.nodes.filter((node) => node.depth === at + 1).length} written`));
         one.style.left = `${left(at + 1)}px`;
         return one;
       }),
     );
-    grow();
-    sift();
-  }
-
-  const since = (item) => (item.lost ? Math.min(...item.lost.map((node) => node.round)) : item.round);
-
-  // What was there after a round; the places are those of the whole tree, so that nothing jumps.
-  function grow() {
-    const last = Number(upto.value);
     const drawn = { pruned: [], kept: [], chosen: [] };
-    for (const item of items) {
-      item.later = since(item) > last;
-      item.box.classList.toggle("later", item.later);
-      if (item === root || item.later) continue;
-      drawn[item.main ? "chosen" : item.lost || !item.alive ? "pruned" : "kept"].push(line(item));
-    }
+    for (const item of items.slice(1)) drawn[item.main ? "chosen" : item.alive ? "kept" : "pruned"].push(line(item));
     for (const sort in drawn) edges[sort].setAttribute("d", drawn[sort].join(""));
-    const of = data.rounds[last];
-    part.grown.textContent = `${last} of ${upto.max}${of ? ` (${of})` : ""}`;
     mark();
+    sift();
   }
 
   function mark() {
@@ -116,117 +182,109 @@
       one.setAttribute("aria-selected", "false");
       one.tabIndex = -1;
     }
-    const steps = way(picked).filter((one) => one.box && !one.later);
+    const steps = way(picked);
     for (const one of [root, ...steps]) one.box.classList.add("on");
     edges.picked.setAttribute("d", steps.map(line).join(""));
-    const last = steps.at(-1) ?? root; // the picked one, but where that was not yet written in the round that is shown
-    last.box.tabIndex = 0;
-    if (last !== picked) return;
-    last.box.classList.add("picked");
-    last.box.setAttribute("aria-selected", "true");
+    picked.box.tabIndex = 0;
+    picked.box.classList.add("picked");
+    picked.box.setAttribute("aria-selected", "true");
   }
 
-  // The way to a step
+  // The way to a step, as a card of the report has it
+
+  function step(node) {
+    const row = make("li", `step ${node.level}${node === picked ? " here" : ""}`);
+    const said = make("div", "said"), text = make("div", "txt");
+    text.dir = "auto";
+    if (node.html === undefined) text.textContent = node.text || NOTHING;
+    else text.innerHTML = node.html; // escaped by Python
+    said.append(text);
+    const small = [];
+    if (node.sumSaid !== undefined) small.push(`${data.aggregate} so far ${node.sumSaid}`);
+    if (node.policy !== undefined || node.prm !== undefined) small.push(`tokens: ${node.policy ?? "–"} written, ${node.prm ?? "–"} graded`);
+    if (small.length) said.append(make("p", "note", small.join(" · ")));
+    const value = make("span", node.said === undefined ? "val unread" : "val", node.said === undefined ? "not scored" : "");
+    if (node.said !== undefined) {
+      const bar = make("i", "meter"), filled = make("i");
+      filled.style.width = `${node.at * 100}%`;
+      bar.append(filled);
+      value.title = node.score;
+      value.append(make("b", "", node.said), bar);
+    }
+    row.append(make("span", "n", node.depth), said, value);
+    return row;
+  }
+
+  function total(steps, key) {
+    const known = steps.map((node) => node[key]);
+    return steps.length && known.every((one) => one !== undefined) ? digits.format(known.reduce((a, b) => a + b)) : undefined;
+  }
 
   function tell() {
-    const fold = { folded: isFolded(picked), turn: () => (turn(picked), panel.querySelector(".told button")?.focus()) };
-    panel.replaceChildren(...told(picked, data, fold));
-    for (const row of panel.querySelectorAll(".step")) row.dispatchEvent(new CustomEvent("formulas", { bubbles: true }));
-    atEnd = true;
+    const steps = way(picked), top = make("div", "told"), title = make("h3");
+    title.append(make("span", "name", picked === root ? "The problem" : `Step ${picked.depth}`));
+    if (picked !== root) {
+      const pills = make("span", "pills"), sort = { pruned: " bad", chosen: " best" }[picked.state] ?? "";
+      pills.append(make("span", `pill${sort}`, `${SIGNS[picked.state]} ${picked.state}`.trim()), make("span", "pill", `round ${picked.round}`));
+      title.append(pills);
+    }
+    top.append(title);
+    if (picked.why) top.append(make("p", "odd", `${picked.state === "pruned" ? "Pruned" : "Note"}: ${picked.why}`));
+    const facts = make("dl", "aggregates");
+    const values = {
+      [`${data.aggregate} so far`]: picked.sumSaid,
+      "written times": picked.times,
+      visits: picked.visits,
+      value: picked.value,
+      "written tokens": total(steps, "policy"),
+      "graded tokens": total(steps, "prm"),
+      "next steps": picked.children.length || undefined,
+    };
+    for (const [name, value] of Object.entries(values)) {
+      if (value === undefined) continue;
+      const pair = make("div");
+      pair.append(make("dt", "", name), make("dd", "", value));
+      facts.append(pair);
+    }
+    if (facts.children.length) top.append(facts);
+    const list = make("ol", "steps");
+    list.append(...steps.map(step));
+    panel.replaceChildren(top, list);
+    for (const row of list.children) row.dispatchEvent(new CustomEvent("formulas", { bubbles: true }));
     panel.scrollTop = panel.scrollHeight;
-    sizes.disconnect();
-    sizes.observe(panel.lastChild);
   }
-
-  // The picked step is the last: it stays in sight while formulas above it are set, until the reader scrolls.
-  let atEnd = true;
-  const sizes = new ResizeObserver(() => atEnd && (panel.scrollTop = panel.scrollHeight));
-  for (const kind of ["wheel", "pointerdown", "keydown", "touchstart"]) panel.addEventListener(kind, () => (atEnd = false), { passive: true });
 
   // Moving
 
-  function near(item) {
-    const box = item.box.getBoundingClientRect(), frame = view.getBoundingClientRect();
-    const side = 24;
-    if (box.left < frame.left + side) view.scrollLeft += box.left - frame.left - side;
-    if (box.right > frame.right - side) view.scrollLeft += box.right - frame.right + side;
-    if (box.top < frame.top + side) view.scrollTop += box.top - frame.top - side;
-    if (box.bottom > frame.bottom - side) view.scrollTop += box.bottom - frame.bottom + side;
-  }
-
   function pick(item, { focus = false, follow = true } = {}) {
-    if (item.lost) {
-      const { parent, lost } = item;
-      turn(parent);
-      return pick(lost[0], { focus, follow });
-    }
-    stop();
-    if (item.round > Number(upto.value)) {
-      upto.value = upto.max;
-      grow();
-    }
-    if (!item.box) {
-      for (const { parent: node } of way(item)) if (isFolded(node)) flip(node);
+    picked = item;
+    if (item.box) {
+      mark();
+    } else {
+      pruned.checked = true;
       draw();
     }
-    picked = item;
-    mark();
     tell();
-    if (follow) near(item);
+    if (follow) item.box.scrollIntoView({ block: "nearest", inline: "nearest" });
     if (focus) item.box.focus({ preventScroll: true });
-    remember();
+    history.replaceState(null, "", picked === root ? `#p${problem}` : `#p${problem}n${picked.id}`);
   }
-
-  const flip = (node) => (unlike.has(node) ? unlike.delete(node) : unlike.add(node));
-
-  // Folds or unfolds the pruned branches under a node; it stays where it is in the window.
-  function turn(node) {
-    if (!node.children.some((child) => !child.alive)) return;
-    const before = node.box?.getBoundingClientRect();
-    flip(node);
-    if (isFolded(node) && way(picked).some((one) => one.parent === node && !one.alive)) picked = node;
-    draw();
-    tell();
-    const after = node.box?.getBoundingClientRect();
-    if (before && after) {
-      view.scrollLeft += after.left - before.left;
-      view.scrollTop += after.top - before.top;
-    }
-  }
-
-  let remembering;
-  function remember() {
-    clearTimeout(remembering);
-    const hash = picked === root ? `#p${problem}` : `#p${problem}n${picked.id}`;
-    remembering = setTimeout(() => history.replaceState(null, "", hash), 250); // browsers bound how often
-  }
-
-  const seen = (item) => item && !item.later;
 
   function next(key) {
-    const column = columns[picked.depth];
-    const at = column.indexOf(picked);
-    if (key === "ArrowUp") return column.slice(0, at).filter(seen).at(-1);
-    if (key === "ArrowDown") return column.slice(at + 1).find(seen);
+    const column = columns[picked.depth], at = column.indexOf(picked);
+    if (key === "ArrowUp") return column[at - 1];
+    if (key === "ArrowDown") return column[at + 1];
     if (key === "ArrowLeft") return picked.parent;
     if (key === "Home") return root;
     if (key === "End") return data.nodes[data.chosen];
-    if (key !== "ArrowRight") return undefined;
-    const after = under(picked, isFolded).filter(seen);
-    const value = (one) => one.score ?? -Infinity;
+    const after = under(picked), value = (one) => one.score ?? -Infinity;
     return after.find((one) => one.main) ?? after.filter((one) => one.alive).sort((a, b) => value(b) - value(a))[0] ?? after[0];
   }
 
   tree.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key === " " || event.key === "Enter") {
-      turn(picked);
-      picked.box?.focus({ preventScroll: true });
-    } else {
-      const item = next(event.key);
-      if (!/^(Arrow(Up|Down|Left|Right)|Home|End)$/.test(event.key)) return;
-      if (item) pick(item, { focus: true });
-    }
+    if (event.ctrlKey || event.metaKey || event.altKey || !/^(Arrow(Up|Down|Left|Right)|Home|End)$/.test(event.key)) return;
+    const item = next(event.key);
+    if (item) pick(item, { focus: true });
     event.preventDefault();
   });
 
@@ -235,43 +293,30 @@
     if (item) pick(item, { focus: true, follow: false });
   });
 
-  // Filters
+  // The search for a text
 
   function sift() {
     const text = find.value.trim().toLowerCase();
-    const low = least.value === "" ? -Infinity : Number(least.value), high = most.value === "" ? Infinity : Number(most.value);
-    const asked = text !== "" || least.value !== "" || most.value !== "";
-    let found = 0;
-    for (const node of data.nodes) {
-      const scored = low === -Infinity && high === Infinity ? true : node.score !== undefined && node.score >= low && node.score <= high;
-      node.hit = asked && scored && node.text.toLowerCase().includes(text);
-      found += node.hit;
+    for (const node of all) {
+      node.hit = node !== root && text !== "" && node.text.toLowerCase().includes(text);
+      node.box?.classList.toggle("aside", text !== "" && !node.hit && node !== root);
+      node.box?.classList.toggle("hit", node.hit);
     }
-    for (const item of items) {
-      const hits = item.lost ? item.lost.some(holds) : item.hit;
-      item.box.classList.toggle("aside", asked && !hits && item !== root);
-      item.box.classList.toggle("hit", asked && Boolean(hits));
-    }
+    const found = all.filter((node) => node.hit).length;
     part.next.disabled = !found;
-    part.found.textContent = asked ? `${digits.format(found)} of ${count(data.nodes.length, "node")}` : "";
+    part.found.textContent = text && `${digits.format(found)} of ${digits.format(data.nodes.length)} node${data.nodes.length === 1 ? "" : "s"}`;
   }
 
-  const holds = (node) => node.hit || node.children.some(holds);
-
-  function forward(back = false) {
+  function forward() {
     const hits = all.filter((node) => node.hit);
-    if (!hits.length) return;
-    const after = back ? hits.filter((node) => node.order < picked.order).at(-1) : hits.find((node) => node.order > picked.order);
-    pick(after ?? hits.at(back ? -1 : 0));
+    if (hits.length) pick(hits.find((node) => node.order > picked.order) ?? hits[0]);
   }
 
-  for (const field of [find, least, most]) {
-    field.addEventListener("input", sift);
-    field.addEventListener("keydown", (event) => event.key === "Enter" && forward(event.shiftKey));
-  }
-  part.next.addEventListener("click", () => forward());
+  find.addEventListener("input", sift);
+  find.addEventListener("keydown", (event) => event.key === "Enter" && forward());
+  part.next.addEventListener("click", forward);
 
-  // Size, growth, folding
+  // Size, and pruned branches
 
   // A transform, because it lays nothing out anew: `zoom` took a second at 1,000 nodes.
   function resize() {
@@ -285,8 +330,8 @@
   const follow = () => (heads.style.transform = `translateX(${-view.scrollLeft}px) scale(${size})`);
   view.addEventListener("scroll", follow, { passive: true });
 
-  function zoom(to, x = view.clientWidth / 2, y = view.clientHeight / 2) {
-    const before = size;
+  function zoom(to) {
+    const before = size, x = view.clientWidth / 2, y = view.clientHeight / 2;
     size = Math.min(2, Math.max(0.04, to));
     const across = (view.scrollLeft + x) / before, down = (view.scrollTop + y) / before;
     resize();
@@ -297,53 +342,10 @@
   part.smaller.addEventListener("click", () => zoom(size / 1.25));
   const whole = () => Math.min(1, view.clientWidth / extent.wide, view.clientHeight / extent.high);
   part.whole.addEventListener("click", () => zoom(Math.abs(size - whole()) < 0.001 ? 1 : whole()));
-  view.addEventListener(
-    "wheel",
-    (event) => {
-      if (!event.ctrlKey && !event.metaKey) return;
-      event.preventDefault();
-      const frame = view.getBoundingClientRect();
-      zoom(size * Math.exp(-event.deltaY / 400), event.clientX - frame.left, event.clientY - frame.top);
-    },
-    { passive: false },
-  );
-  view.addEventListener("pointerdown", (event) => {
-    // A finger scrolls by itself.
-    if (event.button || event.pointerType === "touch" || event.target.closest(".node")) return;
-    const from = { x: event.clientX + view.scrollLeft, y: event.clientY + view.scrollTop };
-    const move = ({ clientX, clientY }) => view.scrollTo(from.x - clientX, from.y - clientY);
-    view.setPointerCapture(event.pointerId);
-    view.classList.add("held");
-    view.addEventListener("pointermove", move);
-    view.addEventListener("lostpointercapture", () => (view.classList.remove("held"), view.removeEventListener("pointermove", move)), { once: true });
-  });
-
-  function stop() {
-    clearInterval(growing);
-    growing = undefined;
-    part.play.textContent = "▶";
-  }
-
-  part.play.addEventListener("click", () => {
-    if (growing) return stop();
-    if (upto.value === upto.max) upto.value = upto.min;
-    grow();
-    part.play.textContent = "❚❚";
-    growing = setInterval(() => {
-      upto.stepUp();
-      grow();
-      const fresh = items.filter((item) => !item.lost && item.round === Number(upto.value));
-      if (fresh.length) near(fresh.find((item) => item.main) ?? fresh[0]);
-      if (upto.value === upto.max) stop();
-    }, 400);
-  });
-  upto.addEventListener("input", () => (stop(), grow()));
-  fold.addEventListener("change", () => {
-    unlike = new Set();
-    if (fold.checked) while (!picked.alive) picked = picked.parent;
+  pruned.addEventListener("change", () => {
+    while (!pruned.checked && !picked.alive) picked = picked.parent;
     draw();
     tell();
-    if (picked.box) near(picked);
   });
   part.best.addEventListener("click", () => pick(data.nodes[data.chosen], { focus: true }));
 
@@ -355,22 +357,17 @@
       const node = id === undefined ? root : of(id);
       return node && pick(node);
     }
-    stop();
-    clearTimeout(remembering);
     problem = number;
-    read(number);
+    data = JSON.parse(part[`d${number}`].textContent);
+    part.about.innerHTML = data.about; // made and escaped by Python, as `after`
+    part.after.innerHTML = data.after;
+    grow(part.about.querySelector(".ask .txt")?.textContent ?? "");
     for (const link of document.querySelectorAll(".runs a")) {
       if (link.hash === `#p${number}`) link.setAttribute("aria-current", "true");
       else link.removeAttribute("aria-current");
     }
-    unlike = new Set();
     picked = (id === undefined ? undefined : of(id)) ?? data.nodes[data.chosen] ?? root;
-    fold.checked = data.nodes.length > FOLD_FROM;
-    for (const node of way(picked)) if (!node.alive && isFolded(node.parent)) unlike.add(node.parent);
-    const made = data.nodes.map((node) => node.round);
-    upto.min = made.length ? Math.min(...made) : 0;
-    upto.max = made.length ? Math.max(...made) : 0;
-    upto.value = upto.max; // afterwards, because the old end bounds it
+    pruned.checked = data.nodes.length <= MANY || !picked.alive;
     part.best.disabled = data.chosen === undefined;
     shown.hidden = false;
     zoom(1);
@@ -379,7 +376,7 @@
     tell();
     part.about.dispatchEvent(new CustomEvent("formulas", { bubbles: true }));
     view.scrollTo(0, root.y * size - view.clientHeight / 2);
-    if (id !== undefined) near(picked);
+    if (id !== undefined) picked.box.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
 
   function visit() {

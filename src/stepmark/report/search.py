@@ -1,7 +1,6 @@
 """The page of a search: one HTML file in which the tree of each problem is drawn, walked and read, with no network.
 
-It is built like the report page (`stepmark.report.page`): nothing is loaded, and the scripts in it are ours, each allowed
-by its hash. Each problem's tree is a block of JSON, which nothing runs, and which is parsed when that problem is shown.
+It is built like the report page (`stepmark.report.page`): nothing is loaded, and the script in it is ours, allowed by its hash. Each problem's tree is a block of JSON, which nothing runs, and which is parsed when that problem is shown.
 Texts in it are marked up here, by `stepmark.report.html`. Without a script the page is a list: of each problem the chosen
 solution and the candidates.
 """
@@ -12,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from stepmark.report import colour
 from stepmark.report.html import esc, template, text_html
@@ -55,9 +54,6 @@ class TraceNode:
     """How often a tree search went through it; None for searches that do not count."""
     value: float | None = None
     """A tree search's estimate at the end; None for searches without values, and where it was not visited."""
-
-
-_SCRIPTS = ("search_tree.js", "search_path.js", "search.js")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,16 +130,6 @@ class SearchView:
         return colour.aggregate_position(value, self.aggregate, self.kind, self.threshold)
 
 
-def rounds(view: SearchView) -> dict[int, str]:
-    """What became of the nodes of each round, in words: {1: "16 written: 4 kept, 12 pruned"}."""
-    result = {}
-    for at in sorted({node.round for node in view.nodes}):
-        states = [node.state for node in view.nodes if node.round == at]
-        counts = [f"{states.count(state):,} {state}" for state in get_args(NodeState) if state in states]
-        result[at] = f"{len(states):,} written: {', '.join(counts)}"
-    return result
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchPage:
     """All that the page shows."""
@@ -158,7 +144,7 @@ def search_html(page: SearchPage) -> Iterator[str]:
     """The page in chunks; equal pages give equal files. One problem is in memory at a time."""
     texts = (text for view in page.searches for text in (view.problem, *(node.step for node in view.nodes)))
     # The first formula settles it, so this does not mark up everything twice.
-    scripts = (*formula_scripts(map(text_html, texts)), *map(asset, _SCRIPTS)) if page.searches else ()
+    scripts = (*formula_scripts(map(text_html, texts)), asset("search.js")) if page.searches else ()
     yield head(page.title, style=asset("page.css") + asset("search.css"), scripts=scripts)
     search = template("search")
     yield search.top(page, _tiles(page))
@@ -205,7 +191,6 @@ def _data(at: int, view: SearchView) -> dict[str, Any]:
             _node(group, places, view) | ({"from": start} if start else {})
             for group, start in zip(groups, starts, strict=True)
         ],
-        "rounds": rounds(view),
     }
     if view.chosen is not None:
         result["chosen"] = places[view.chosen]

@@ -150,11 +150,8 @@ def printed(renderable: RenderableType, width: int = 180) -> str:
 
 
 def table_html(table: Table, *, fold: bool = True) -> str:
-    """The table as a `<figure>`, folded where it is long, unless a row is marked; with its Markdown to copy.
-
-    The button acts by the page's script and is hidden without it; the Markdown itself unfolds with no script.
-    """
-    return template("macros").table_figure(table, markdown(table), fold)
+    """The table as a `<figure>`, folded where it is long, unless a row is marked."""
+    return template("macros").table_figure(table, fold)
 
 
 def interval_text(
@@ -165,15 +162,7 @@ def interval_text(
     >>> interval_text(0.1961, 0.151, 0.243), interval_text(None, None, None), interval_text(0.5, None, None)
     ('19.6 [15.1, 24.3]', '–', '50.0')
 
-    Args:
-        value: the figure; None for not known, which is shown as an en dash, whatever the interval.
-        low: the lower end of its interval; None for not known.
-        high: the upper end.
-        scale: what all three are multiplied by.
-        digits: after the decimal point.
-
-    Raises:
-        InputError: a number is not finite.
+    None is not known: an en dash for the figure, whatever the interval.
     """
     shown = [ABSENT if part is None else _fixed(part * scale, digits) for part in (value, low, high)]
     if value is None or (low is None and high is None):

@@ -42,21 +42,7 @@ def solution_lines(
 ) -> RenderableType:
     """A graded solution, to be given to `rich.console.Console.print`; it takes the console's width.
 
-    Args:
-        problem: its text.
-        steps: their texts.
-        scores: one a step; None for a step that was not read.
-        kind: the scores' kind (`stepmark.report.colour.KINDS`).
-        first_error: 0-based, -1 for none, None for not known.
-        headline: the aggregate, such as "min 0.123".
-        threshold: where scores turn from bad to good, for the colours; for bars too where scores have no ends.
-        outcome: an outcome model's verdict, such as "outcome 0.91".
-        title: stands before the headline: the solution's id.
-        findings: what exact checks prove of a step, by its index: {1: ["60 * 2.5 = 120: it is 150"]}.
-
-    Raises:
-        InputError: not one score a step, a score out of the range of its kind, or no such first error.
-        ScoreKindError: no such kind.
+    The arguments are those of `stepmark.report.html.solution_fragment`; `title` stands before the headline: the solution's id.
     """
     check_solution(steps, scores, first_error)
     proofs = findings or {}
@@ -111,9 +97,7 @@ def solution_lines(
 def meter(width: float | None, *, plain: bool) -> str:
     """A bar of at most `BAR` columns, in half columns where the terminal has the signs.
 
-    Args:
-        width: from 0 to 1 (`colour.extent`); None for a blank.
-        plain: the terminal has ASCII only.
+    `width` is from 0 to 1 (`colour.extent`), None for a blank; `plain` is for a terminal of ASCII only.
     """
     if width is None:
         return " " * BAR

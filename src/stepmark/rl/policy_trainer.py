@@ -166,8 +166,6 @@ class PolicyEvaluation:
     update: int
     """Updates before it."""
     rollouts: int
-    accuracy: float
-    """Share of right completions, at the temperature of training."""
     rated: tuple[RewardedCompletion, ...]
     """The completions, scored when there is a PRM."""
 
@@ -370,7 +368,6 @@ class PolicyTrainer:
         evaluation = PolicyEvaluation(
             update=self.done,
             rollouts=self.rollouts,
-            accuracy=sum(item.right for item in rated) / len(rated),
             rated=tuple(rated),
         )
         # Not `any`, which would leave out those after the first that says stop.

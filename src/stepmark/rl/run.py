@@ -29,7 +29,7 @@ from stepmark.rl.settings import Implicit, PolicyTraining, Refitting
 from stepmark.settings import checked
 from stepmark.store import LOCK_FILE, RunInput, atomic_write, differences, held, naming, run_input
 from stepmark.training.run import check_packages
-from stepmark.verifiers.base import Verifier, VerifierLike, isolation_note, isolation_of, open_verifier
+from stepmark.verifiers.base import Verifier, VerifierLike, open_verifier, report_isolation, verifier_facts
 from stepmark.verifiers.code_sandbox import Isolation
 from stepmark.words import amount
 
@@ -166,12 +166,7 @@ def train_policy(
         shown=progress,
     )
     run.check()
-    apart = isolation_of(verifier, isolation) if isinstance(verifier, str) else None
-    judge = {
-        "verifier": verifier if isinstance(verifier, str) else verifier.name,
-        "answers": answers,
-        "isolation": apart,
-    }
+    judge = verifier_facts(verifier, answers, isolation)
     given = run_input(problems, again=True)
     measured = None if held_out is None or isinstance(held_out, int) else run_input(held_out, again=True)
     with open_verifier(verifier, answers=answers, isolation=isolation) as checker, held(run.out):
@@ -196,8 +191,8 @@ def train_policy(
             )
         if lost:
             run.note(f"left out {amount(lost, 'problem')} found among the held-out ones")
-        if apart is not None:
-            run.note(isolation_note(apart))
+        if progress:
+            report_isolation(verifier, isolation)
         with naming(run.out):
             actor, monitor, notes = run.train(learnt, kept_out, checker, record)
             name = "rows" if given.name == "rows" else Path(given.name).name

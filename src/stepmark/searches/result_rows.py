@@ -101,13 +101,6 @@ _STOPPED = {
 }
 
 
-def view_of(
-    result: SearchResult, *, threshold: float | None = None, judge: Judge | None = None
-) -> SearchView:
-    """What a search is shown from; see `row_view`."""
-    return row_view(found_row(result), trace_row(result), threshold=threshold, judge=judge)
-
-
 def row_view(
     result: Mapping[str, Any],
     trace: Mapping[str, Any],

@@ -117,12 +117,14 @@ async def serve_in_process(
         await service.stop()
 
 
-async def _http_error(_request: Request, error: Exception) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if isinstance(error, Refused):
         return error.response
     if error.status_code == 404:
-        return Refused("not_found", "there is no such address; /docs lists them").response
+        chat = request.url.path == "/v1/chat/completions"
+        hint = "; a server that is started with --policy answers conversations" if chat else ""
+        return Refused("not_found", f"there is no such address{hint}; /docs lists them").response
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "none")
         message = f"this address takes another method: {allowed}"

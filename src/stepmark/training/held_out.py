@@ -131,6 +131,11 @@ class HeldOut:
         if self.baseline_auc is not None and self.difference is not None:
             rows[f"the same of {self.baseline_name}"] = _text(self.baseline_auc)
             rows["the difference, paired, points"] = _difference(self.difference)
+        if self.f1 is not None and self.threshold is not None:
+            how = ", chosen on the same solutions" if self.tuned else ""
+            rows[f"first-error F1 at the threshold {self.threshold:.3g}{how}"] = _text(self.f1)
+            if self.baseline_f1 is not None:
+                rows[f"first-error F1 of {self.baseline_name}"] = _text(self.baseline_f1)
         return rows
 
     @property

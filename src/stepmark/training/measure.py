@@ -212,10 +212,8 @@ class Trained:
     """The checkpoint; its curves and settings are in `report.html` there."""
     held_out: Measure | None
     """On problems that were not trained on, before calibration; None where none were held out."""
-    first_errors: FirstErrorAccuracy | None
-    """On the solutions of those problems, calibrated, at the checkpoint's threshold, with its exact checks."""
     comparison: HeldOut | None = None
-    """The figures on those problems with intervals, beside the PRM that training started from and chance."""
+    """The figures on those problems with intervals, calibrated, beside the PRM that training started from and chance."""
     start: str = ""
     """What was trained: the default PRM, another PRM, or a base."""
     examples: int
@@ -252,11 +250,6 @@ class Trained:
         if self.comparison is not None:
             return [*lines, *self.comparison.lines]
         lines.append(f"held out: {amount(measured.labels, 'label')}, " + ", ".join(measured.words()))
-        if self.first_errors is not None:
-            lines.append(
-                f"first errors of {amount(measured.solutions, 'held-out solution')}, calibrated, at {self.first_errors.threshold:g}: "
-                f"F1 {self.first_errors.f1:.3f}"
-            )
         return lines
 
     def __repr__(self) -> str:

@@ -30,8 +30,6 @@ class TreeRow:
     """Index into `path` of the first token of its first step."""
     reads: tuple[int | None, ...]
     """For each step, its index into `TrainingItem.reads`; None for a step that is not read."""
-    weight: float = 1.0
-    """Of each token from `answer` on, where an objective fits tokens."""
     ends: tuple[int | None, ...] = ()
     """For each step, the index into `path` of its last token, read or not; None where the layout reads none there."""
     own: npt.NDArray[np.bool_] | None = None

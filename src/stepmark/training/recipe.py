@@ -14,7 +14,6 @@ from typing import Any
 from stepmark.data.formats.rows import LabelledRow
 from stepmark.errors import CheckpointError, InputError, UsageError
 from stepmark.metrics.aggregate import aggregate
-from stepmark.metrics.first_error import FirstErrorAccuracy
 from stepmark.models.backbone import load_tokenizer
 from stepmark.models.checkpoint import adapter_config
 from stepmark.models.files import local_folder, present
@@ -23,7 +22,7 @@ from stepmark.models.identity import checkpoint_fingerprint
 from stepmark.models.lazy import note_idle
 from stepmark.models.load import load_prm
 from stepmark.models.places import BUILT_IN_BASE, default_folder, find_checkpoint, folder_of
-from stepmark.models.spec import NOTE_FILE, SPEC_FILE, ScoringSpec, read_spec
+from stepmark.models.spec import SPEC_FILE, ScoringSpec, read_spec
 from stepmark.records import CheckName, StepScores
 from stepmark.store import atomic_write
 from stepmark.training.examples import (
@@ -155,7 +154,6 @@ def run_recipe(
         done = Trained(
             folder=out,
             held_out=trainer.measure(graded, loss, labels) if graded else None,
-            first_errors=None,
             examples=sum(map(len, training)),
             problems=len(training),
             dropped=dropped,
@@ -196,8 +194,7 @@ def run_recipe(
                 )
                 tune = tune and calibrated
                 if calibrated and can_calibrate([value for _, value in pairs_of(graded)]):
-                    first, graded = calibrate(made, written.spec, graded, tune=tune, refuted=refuted)
-                    done = replace(done, first_errors=first)
+                    _, graded = calibrate(made, written.spec, graded, tune=tune, refuted=refuted)
                 read = read_spec(made / SPEC_FILE)
                 written = replace(written, spec=read)
                 comparison = _comparison(recipe, read, graded, refuted, tuned=tune)
@@ -351,13 +348,9 @@ def _earlier(out: Path, notes: Mapping[str, Any], *, first: bool) -> Trained:
         raise UsageError(
             f"{out} was trained by this command and lacks {', '.join(missing)} now; put it back, or delete the folder to train again"
         )
-    figures = None
-    if (out / NOTE_FILE).is_file():
-        figures = json.loads((out / NOTE_FILE).read_text(encoding="utf-8")).get("first_errors")
     return Trained(
         folder=out,
         held_out=None if notes["held_out"] is None else Measure(**notes["held_out"]),
-        first_errors=None if figures is None else FirstErrorAccuracy(**figures),
         examples=notes["examples"],
         problems=notes["problems"],
         dropped=Dropped(counts=notes["dropped"]),
@@ -500,12 +493,6 @@ def _card(recipe: Recipe, written: Written, done: Trained, notes: Mapping[str, A
         measured = {what: f"{value:.4g}" for what, value in values if value is not None}
         if (comparison := done.comparison) is not None:
             measured |= comparison.table
-        if (first := done.first_errors) is not None:
-            tuned = (
-                " and the threshold chosen" if done.comparison is not None and done.comparison.tuned else ""
-            )
-            what = f"first-error F1 at {first.threshold:g}, calibrated{tuned} on the same {amount(figures.solutions, 'solution')}"
-            measured[what] = f"{first.f1:.4g}"
     seed = settings.pop("seed")
     return prm_card(
         CardFacts(

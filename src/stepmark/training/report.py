@@ -323,11 +323,13 @@ def training_html(
     trained_on = (
         f"Trained on {amount(trained.examples, 'example')} of {amount(trained.problems, 'problem')}{start}."
     )
+    # With a comparison the last one is its verdict.
+    figures = trained.figures[1:] if trained.comparison is None else trained.figures[1:-1]
     yield from evaluation_html(
         Report(
             title=title,
             verdict="" if trained.comparison is None else trained.comparison.verdict,
-            facts=(trained_on, *trained.figures[1:-1], *trained.dropped.lines()),
+            facts=(trained_on, *figures, *trained.dropped.lines()),
             tiles=_tiles(trained),
             sections=(Section(title="Curves", items=tuple(plots)),),
             settings=settings,

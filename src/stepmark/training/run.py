@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, get_args
 
 from stepmark.data.columns import Columns
-from stepmark.data.formats.rows import Counts, LabelledRow, ReaderSettings
+from stepmark.data.formats.rows import LabelledRow
 from stepmark.data.labelled import read_labelled
 from stepmark.data.reading import ENDINGS, STDIO, Source, check_readable, row_files
 from stepmark.errors import MissingExtraError, UsageError
@@ -28,9 +28,6 @@ from stepmark.training.examples import LabelRules
 from stepmark.training.measure import Trained
 from stepmark.training.settings import Training
 
-_READING = ReaderSettings()
-
-
 Rows = Source | Sequence[str | Path]
 
 
@@ -39,8 +36,6 @@ def training_rows(
     *,
     split: str = "train",
     columns: Columns | None = None,
-    reading: ReaderSettings = _READING,
-    counts: Counts | None = None,
 ) -> Iterator[LabelledRow]:
     """Labelled rows of one or several sources, one after the other.
 
@@ -51,15 +46,14 @@ def training_rows(
         rows: names of files in any format of `stepmark convert`, or "OWNER/NAME" of data sets on the hub; or rows in Python.
         split: which files of a hub data set are taken: those with this word in their name, or all where none has it.
         columns: as `store.read_rows`.
-        counts: takes note of what is left out in reading.
     """
     names = _names(rows)
     if names is None:
-        yield from read_labelled(rows, columns=columns, settings=reading, counts=counts)
+        yield from read_labelled(rows, columns=columns)
         return
     for name in names:
         for file in _files(name, split):
-            yield from read_labelled(file, columns=columns, settings=reading, counts=counts)
+            yield from read_labelled(file, columns=columns)
 
 
 def check_sources(rows: Rows | None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -17,19 +17,6 @@ from stepmark.models import attention
 
 Layers = dict[Any, tuple[Tensor, Tensor]]
 """Layer -> keys and values, [rows, kv_heads, tokens, dim]."""
-
-
-class KeyValueRows(Protocol):
-    """Rows of one width, padded on the left."""
-
-    def read(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Read some more tokens of each row [rows, new], 0 in the mask where one is padding; the logits after the last, [rows, vocabulary]."""
-
-    def select(self, rows: Tensor, room: int) -> None:
-        """Go on with these rows, each as often as it is named, with room for as many tokens more at first."""
-
-    def active(self) -> AbstractContextManager[None]:
-        """Wrapped around the calls of `read`."""
 
 
 def last_only(model: Any) -> dict[str, int]:
@@ -54,11 +41,11 @@ class CachedRows:
         self._mask: Tensor | None = None
 
     def active(self) -> AbstractContextManager[None]:
-        """See `KeyValueRows.active`."""
+        """Wrapped around the calls of `read`."""
         return nullcontext()
 
     def read(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """See `KeyValueRows.read`."""
+        """Read some more tokens of each row [rows, new], 0 in the mask where one is padding; the logits after the last, [rows, vocabulary]."""
         self._mask = mask if self._mask is None else torch.cat([self._mask, mask], dim=1)
         out = self._model(
             input_ids=ids,
@@ -73,7 +60,7 @@ class CachedRows:
         return logits
 
     def select(self, rows: Tensor, room: int) -> None:
-        """See `KeyValueRows.select`."""
+        """Go on with these rows, each as often as it is named, with room for as many tokens more at first."""
         assert self._mask is not None
         self._cache.batch_select_indices(rows)
         self._mask = self._mask[rows]
@@ -101,7 +88,7 @@ class PlannedRows:
         self._masks: dict[tuple[int, torch.device], Tensor] = {}
 
     def active(self) -> AbstractContextManager[None]:
-        """See `KeyValueRows.active`."""
+        """See `CachedRows.active`."""
         return attention.planned(self._model.get_decoder())
 
     @property
@@ -117,7 +104,7 @@ class PlannedRows:
         }
 
     def read(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """See `KeyValueRows.read`."""
+        """See `CachedRows.read`."""
         new, start = ids.shape[1], self._length
         if self._mask is None:
             self._padded = bool((mask == 0).any())
@@ -174,7 +161,7 @@ class PlannedRows:
         return self._masks[groups, device]
 
     def select(self, rows: Tensor, room: int) -> None:
-        """See `KeyValueRows.select`."""
+        """See `CachedRows.select`."""
         assert self._mask is not None
         self._mask = self._mask[rows]
         for layer, pair in self._full.items():

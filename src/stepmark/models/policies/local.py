@@ -36,7 +36,7 @@ try:
     from stepmark.models.files import present, read_object
     from stepmark.models.placement import load_placed
     from stepmark.models.places import adapter_base, built_in, find_checkpoint
-    from stepmark.models.policies.cached_rows import CachedRows, KeyValueRows, PlannedRows, last_only
+    from stepmark.models.policies.cached_rows import CachedRows, PlannedRows, last_only
     from stepmark.models.quantized import elements, weights_of
 except ModuleNotFoundError:
     raise MissingExtraError(
@@ -393,7 +393,7 @@ class LocalPolicy(BatchPolicy):
         first = {row.index: row.prompt for row in rows}
         texts = [first[index] for index in prompts]
         cached = None if self._kept is None else self._kept.begin(texts, self.read)
-        batch: KeyValueRows
+        batch: CachedRows | PlannedRows
         if cached is not None:
             batch, texts = cached, [text[-1:] for text in texts]
         else:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -182,10 +182,6 @@ class Generative:
     marked: ClassVar[bool] = False
     critic: Settings = field(default_factory=ThinkPRM)
     """Whose format, with the settings that the checkpoint is to grade with."""
-    keep_all: bool = False
-    """Train on critiques that contradict the labels, or are of steps without one, too."""
-    weighting: Literal["token", "critique"] = "token"
-    """`token`: every token weighs the same, as in ordinary fine-tuning; `critique`: every critique does, be it long or short."""
     above: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """A share of successful rollouts above this is right."""
 
@@ -208,7 +204,7 @@ class Generative:
     ) -> Iterator[TrainingItem]:
         """Trees of conversations: one path for each text that is written, and one for each verdict that is chosen."""
         encoder = PromptEncoder(net.tokenizer, str(net.base))
-        results: list[tuple[Ints, int, float, Example]] = []
+        results: list[tuple[Ints, int, Example]] = []
         seen: set[tuple[object, ...]] = set()
         for example in group:
             for lesson in self.lessons(example, dropped):
@@ -227,11 +223,10 @@ class Generative:
                 if net.max_tokens is not None and max(len(a) + len(b) for a, b in texts) > net.max_tokens:
                     dropped.note("critiques that are too long with their prompt", example.where)
                     continue
-                share = 1.0 if self.weighting == "token" else 1.0 / sum(len(new) for _, new in texts)
                 for before, new in texts:
-                    results.append((np.asarray(before + new, dtype=np.int64), len(before), share, example))
+                    results.append((np.asarray(before + new, dtype=np.int64), len(before), example))
         results.sort(key=lambda result: result[0].tolist())
-        for start, end in cut([ids for ids, *_ in results], [result[3] for result in results], budget):
+        for start, end in cut([ids for ids, *_ in results], [result[2] for result in results], budget):
             yield _item(results[start:end])
 
     def lessons(self, example: Example, dropped: Dropped) -> Iterator[Lesson]:
@@ -298,8 +293,6 @@ class Generative:
         )
         if lesson is None:
             return "critiques without a verdict", None
-        if self.keep_all:
-            return "", lesson
         truth = self._truth(example, step, whole=lesson.whole)
         if truth is None:
             return "critiques of steps without a label", None
@@ -326,7 +319,7 @@ class Generative:
         at = 0
         for item in batch:
             for row in item.rows:
-                weights[at + row.path[row.answer :]] += row.weight
+                weights[at + row.path[row.answer :]] += 1
             at += len(item.tree)
         weigh: Tensor = torch.from_numpy(weights).to(logprobs)
         return Fitted(loss=-(logprobs * weigh).sum(), labels=float(weights.sum()), scores=())
@@ -345,7 +338,7 @@ def _encoded(lesson: Lesson, encoder: PromptEncoder, end: int | None) -> list[tu
     return texts
 
 
-def _item(part: Sequence[tuple[Ints, int, float, Example]]) -> TrainingItem:
+def _item(part: Sequence[tuple[Ints, int, Example]]) -> TrainingItem:
     tree = pack([ids for ids, *_ in part])
     return TrainingItem(
         tree=tree,
@@ -358,9 +351,8 @@ def _item(part: Sequence[tuple[Ints, int, float, Example]]) -> TrainingItem:
                 path=path,
                 answer=answer,
                 reads=(None,) * len(example.targets),
-                weight=share,
             )
-            for (_, answer, share, example), path in zip(part, tree.paths, strict=True)
+            for (_, answer, example), path in zip(part, tree.paths, strict=True)
         ),
-        problem=part[0][3].solution.problem.text,
+        problem=part[0][2].solution.problem.text,
     )
