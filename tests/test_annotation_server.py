@@ -14,6 +14,7 @@ from annotation_worlds import Clock, an_item, database_url, postgres, serving, s
 from stepmark.annotation.app import BODY_BYTES
 from stepmark.annotation.items import Item
 from stepmark.annotation.project import Help, Project
+from stepmark.annotation.run import export_labels
 from stepmark.annotation.store import HELD_SECONDS, Store
 from stepmark.annotation.store import changes as change_table
 from stepmark.errors import InputError, UsageError
@@ -245,6 +246,19 @@ def test_settings_that_labels_depend_on(tmp_path):
     with pytest.raises(UsageError, match="cannot be opened") as caught:
         Store(f"postgresql+psycopg://me:secret@/x?host={tmp_path}")
     assert "secret" not in str(caught.value)
+
+
+def test_an_export_before_anything_is_submitted_says_so(tmp_path):
+    file = tmp_path / "x.sqlite"
+    with serving(file, TWO) as world:
+        ada = world.person("ada")
+        ada.next()
+        ada.change("one", "first_error", step=1)
+        world.clock.now += 10
+    begun = export_labels(file)
+    assert len(begun) == 0 and "1 answer begun" in begun.summary and "unfinished" in begun.summary
+    whole = export_labels(file, unfinished=True)
+    assert len(whole) == 1 and "unfinished" not in whole.summary
 
 
 # What nobody's page sends.

@@ -193,6 +193,10 @@ def export_labels(
             for row in rows:
                 write(row)
     lines = [*(f"left out: {reason}" for reason in refused), f"annotations -> {format}", *counts.lines()]
+    if not counts.read and not unfinished:
+        lines.append(
+            f"nothing is submitted yet ({amount(len(answers), 'answer')} begun): submit items on the page, or write them with `unfinished`"
+        )
     return Results(
         (lambda: iter(rows)) if written is None else lambda: (row.data for row in read_rows(written)),
         len(rows),

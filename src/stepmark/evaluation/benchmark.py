@@ -206,12 +206,13 @@ class Benchmark(Evaluation, ABC):
                 **columns,
             }
         heads = list(self.shown.items())[: self.headlines]
+        tiles = names if len(names) * len(heads) <= _TILES else names[-1:]
         report = Report(
             title=f"{self.title}: {name}{self._beside()}",
             verdict=self.verdict(figures, names[-1]),
             facts=(*self.facts(items, sheet), INTERVALS, *([_TUNING] if chosen else [])),
             tiles=tiles_of(
-                figures, {f"{title}, {names[-1]}": f"{names[-1]}/{what}" for title, what in heads}
+                figures, {f"{title}, {of}": f"{of}/{what}" for of in tiles for title, what in heads}
             ),
             sections=(
                 Section(
@@ -263,6 +264,7 @@ class Benchmark(Evaluation, ABC):
         return (published_table(self.published, name, own),)
 
 
+_TILES = 6
 _TUNING = "Compare figures only where the threshold was chosen in the same way; intervals do not include the uncertainty of its tuning."
 
 

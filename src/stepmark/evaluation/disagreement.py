@@ -179,13 +179,8 @@ class Disagreement(Evaluation):
                 Section(
                     title="Process and outcome",
                     text="Are all steps right, and is the final answer?",
-                    items=(
-                        _table(
-                            [f"{group}/{source}" for group in groups for source in judges],
-                            judges,
-                            items,
-                            figures,
-                        ),
+                    items=_tables(
+                        [f"{group}/{source}" for group in groups for source in judges], judges, items, figures
                     ),
                 ),
                 Section(
@@ -329,31 +324,32 @@ def _facts(cases: Sequence[Case], items: Sequence[Item], main: Process, sheet: S
     return facts
 
 
-def _table(rows: Sequence[str], judges: Mapping[str, str], items: Sequence[Item], figures: Figures) -> Table:
+def _tables(
+    rows: Sequence[str], judges: Mapping[str, str], items: Sequence[Item], figures: Figures
+) -> tuple[Table, Table]:
     """The shares that matter and those of the four cells, a row for each GROUP/SOURCE."""
     counts: dict[str, Counter[bool]] = {}
     for row in rows:
         part, source = row.rsplit("/", 1)
         members = zip(items, parts_of(items)[part], strict=True)
         counts[row] = Counter(cell_of(item[source], item["outcome"]) is not None for item, m in members if m)
-    columns: dict[str, Column] = {
-        "Steps judged by": ("text", lambda row: judges[row.rpartition("/")[2]]),
+    judged: dict[str, Column] = {"Steps judged by": ("text", lambda row: judges[row.rpartition("/")[2]])}
+    rates: dict[str, Column] = {
         "Threshold": ("text", lambda row: figures[f"{row}/lucky"].policy or ABSENT),
         "Lucky, of right answers": "{}/lucky-of-right",
         "Unlucky, of wrong answers": "{}/unlucky-of-wrong",
-        **{title: f"{{}}/{name}" for name, title in CELLS.items()},
         "Solutions": lambda row: counts[row][True],
         "Not known": lambda row: counts[row][False],
     }
-    return table_of(
-        "Where process and outcome part (%)",
-        "Group",
-        rows,
-        columns,
-        figures,
-        label=lambda row: row.rpartition("/")[0],
-        note="The four cells are shares of the solutions whose steps and outcome are known.",
+    cells: dict[str, Column] = {title: f"{{}}/{name}" for name, title in CELLS.items()}
+    first, second = (
+        table_of(title, "Group", rows, judged | own, figures, label=lambda row: row.rpartition("/")[0])
+        for title, own in (
+            ("Where process and outcome part (%)", rates),
+            ("The four cells, of the solutions whose steps and outcome are known (%)", cells),
+        )
     )
+    return first, second
 
 
 def confident(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
