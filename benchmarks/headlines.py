@@ -556,7 +556,6 @@ def searches(world: World) -> list[Row]:
     assert world.prm.name == "prm"
     length = float(np.mean([row["meta"]["tokens"] for row in world.tested]))
     leads, seen = dict[tuple[bool, int], Floats](), dict[tuple[bool, int], str]()
-    # As published, equal steps take several places; our default gives them one.
     for equal, width in ((True, 2), (True, 4), (False, 2), (False, 4)):
         found = list(
             stepmark.search(
@@ -597,7 +596,7 @@ def searches(world: World) -> list[Row]:
             thought="At large budgets beam search exploits the PRM's errors, and this PRM makes few. Sixteen tries of each step solve problems that none of sixteen whole samples solves."),
         Row(claim="beams that say different things search better than equal ones (4 beams of 4 steps)", source="ours",
             measured=f"{seen[False, 4]}; equal ones {seen[True, 4]}", difference=interval(leads[False, 4] - leads[True, 4]),
-            thought="Equal steps are merged by default (`keep_equal`). Under a PRM that knows which steps are wrong, wrong ones then fill the other beams, and the hard step is tried from one right beam only."),
+            thought="With `keep_equal=false` equal steps are merged. Under a PRM that knows which steps are wrong, wrong ones then fill the other beams, and the hard step is tried from one right beam only."),
     ]  # fmt: skip
 
 

@@ -43,7 +43,9 @@ def test_a_beam_that_keeps_everything_finds_the_best_of_all(how, seed):
     tree, leaves = full_tree(3, 3)
     scores = random_scores(seed)
     top, best = best_leaf(leaves, scores, how)
-    found = World(tree, scores).find(BeamSearch(width=27, expand=3, grading=Grading(aggregate=how)))
+    found = World(tree, scores).find(
+        BeamSearch(width=27, expand=3, keep_equal=False, grading=Grading(aggregate=how))
+    )
     assert found.solution.steps in best
     assert found.solution.aggregate == top
     assert len(found.candidates) == 27
@@ -79,9 +81,13 @@ TRAP_SCORES = {
 
 def test_a_narrow_beam_falls_into_the_trap_and_a_wider_one_does_not():
     narrow = World(TRAP, TRAP_SCORES).find(BeamSearch(width=1, expand=2))
-    wide = World(TRAP, TRAP_SCORES).find(BeamSearch(width=2, expand=2))
+    wide = World(TRAP, TRAP_SCORES).find(BeamSearch(width=2, expand=2, keep_equal=False))
     assert narrow.solution.steps == ("a", "a one", "the answer is 1")
     assert narrow.solution.aggregate == 0.3
+    # Of a, b, a, b the two that say a are kept, and the trap shuts.
+    assert (
+        World(TRAP, TRAP_SCORES).find(BeamSearch(width=2, expand=2)).solution.steps == narrow.solution.steps
+    )
     # Round 0: a 0.8, b 0.6. Round 1: b one 0.5, b two 0.4, a one 0.3, a two 0.2; two are kept, both of b.
     assert wide.solution.steps == ("b", "b one", "the answer is 3")
     assert [candidate.aggregate for candidate in wide.candidates] == [0.5, 0.4]
@@ -116,11 +122,11 @@ def test_a_finished_beam_competes_and_loses_to_better_running_ones():
         ("the answer is 1",): 0.5, ("go on",): 0.9, ("go far",): 0.8,
         ("go on", "the answer is 2"): 0.9, ("go far", "the answer is 3"): 0.7,
     }  # fmt: skip
-    found = World(tree, scores).find(BeamSearch(width=2, expand=3))
+    found = World(tree, scores).find(BeamSearch(width=2, expand=3, keep_equal=False))
     assert [candidate.steps[-1] for candidate in found.candidates] == ["the answer is 2", "the answer is 3"]
     assert state_of(found)["the answer is 1"] == "pruned"
     # And with a place for it, it stays, waits for the others and does not win.
-    found = World(tree, scores).find(BeamSearch(width=3, expand=3))
+    found = World(tree, scores).find(BeamSearch(width=3, expand=3, keep_equal=False))
     assert {candidate.aggregate for candidate in found.candidates} == {0.5, 0.9, 0.7}
     assert found.solution.aggregate == 0.9
 
@@ -128,7 +134,7 @@ def test_a_finished_beam_competes_and_loses_to_better_running_ones():
 def test_a_finished_beam_that_stays_the_best_wins():
     tree = {(): ["the answer is 1", "go on"], ("go on",): ["the answer is 2"]}
     scores = {("the answer is 1",): 0.8, ("go on",): 0.9, ("go on", "the answer is 2"): 0.1}
-    found = World(tree, scores).find(BeamSearch(width=2, expand=2))
+    found = World(tree, scores).find(BeamSearch(width=2, expand=2, keep_equal=False))
     assert found.solution.steps == ("the answer is 1",)
 
 
@@ -170,11 +176,11 @@ def test_steps_of_one_meaning_take_one_place_and_are_scored_once():
         **{(s,): ["the answer is 7"] for s in ["3 + 4 = 7", "4 + 3 = 7.", "3 + 4 = 8"]},
     }
     world = World(tree, lambda steps: 0.1 if "8" in steps[0] else 0.9)
-    found = world.find(BeamSearch(width=3, expand=1))
+    found = world.find(BeamSearch(width=3, expand=1, keep_equal=False))
     assert {steps[0] for steps in world.scored} == {"3 + 4 = 7", "3 + 4 = 8"}
     twin = next(node for node in found.trace.nodes if node.step == "4 + 3 = 7.")
     assert (twin.state, twin.why, twin.prm_tokens) == ("pruned", "says the same as step 0", 0)
-    both = World(tree, lambda steps: 0.9).find(BeamSearch(width=3, expand=1, keep_equal=True))
+    both = World(tree, lambda steps: 0.9).find(BeamSearch(width=3, expand=1))
     assert {candidate.steps[0] for candidate in both.candidates} == {"3 + 4 = 7", "4 + 3 = 7.", "3 + 4 = 8"}
 
 

@@ -11,8 +11,7 @@ are kept. It ends when all that is kept is finished, or nothing is left.
 Deviations:
 
 * The first round writes b * k first steps, so that all rounds write equally many.
-* Steps that say the same (`meaning`) after one beam take one place, the others are not scored; `keep_equal` gives
-  them several, as search-and-learn does.
+* With `keep_equal` off, steps that say the same (`meaning`) after one beam take one place, and the others are not scored.
 * Finished beams stay in the competition with the aggregate that they have, and take a place while they are in it. In search-and-learn
   they leave it and are kept in the order of finishing, however bad.
 * Beams are compared by the aggregate of all steps so far, not by the last score alone; `aggregate="last"` gives that.
@@ -63,8 +62,8 @@ class BeamSearch(Expanding):
     """Beams that are kept (b)."""
     lookahead: Annotated[int, Field(ge=0)] = 0
     """Steps that are written greedily beyond each new one before it is compared; costs as many times the tokens."""
-    keep_equal: bool = False
-    """Let steps that say the same after one beam take several places."""
+    keep_equal: bool = True
+    """Let steps that say the same after one beam take several places, as published; off, a likely step has one beam to be continued from."""
 
     async def search(
         self, problem: Problem, policy: Completing, prm: StepScoring, verifier: Verifying
