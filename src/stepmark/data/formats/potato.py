@@ -155,7 +155,7 @@ AI = "ai"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mark:
+class StepMarks:
     """The mark of one step, as Potato names its fields."""
 
     index: int
@@ -171,7 +171,7 @@ class Mark:
 class StepRewards:
     """The marks of one person on one item."""
 
-    steps: tuple[Mark, ...]
+    steps: tuple[StepMarks, ...]
     mode: Literal["first_error", "per_step"]
 
 
@@ -277,7 +277,7 @@ def _counting_rewards(label: StepRewards, settings: rows.ReaderSettings, row: Ro
     return (-1, 0, 1) if settings.zero == "neutral" or None in rewards else (-1, 1)
 
 
-def _judgements_of(mark: Mark, person: str, counts: Sequence[int]) -> Iterator[Judgement]:
+def _judgements_of(mark: StepMarks, person: str, counts: Sequence[int]) -> Iterator[Judgement]:
     by_ai = mark.source == AI
     ai = mark.reward if mark.ai_reward is None and by_ai else mark.ai_reward
     if ai in counts:
