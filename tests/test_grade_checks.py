@@ -128,7 +128,6 @@ def test_rows_hold_the_findings_and_are_read_back(tmp_path):
     for change, message in (
         ({"findings": [{**rows[0]["findings"][0], "step": 3}]}, "a step from 0 to 2, found 3"),
         ({"findings": "none"}, "a list of findings"),
-        ({"first_error_by": "score"}, "expected 'check', found 'score'"),
     ):
         path.write_text(json.dumps({**rows[0], **change}) + "\n")
         with pytest.raises(InputError, match=message):

@@ -293,7 +293,7 @@ def test_a_file_has_one_meaning_of_zero(tmp_path):
     assert len(list(read_labelled(folder))) == 2
 
 
-@pytest.mark.parametrize("labels", [["good", "bad"], "good", {"0": True}])
+@pytest.mark.parametrize("labels", [["fine", "poor"], "good", {"0": True}])
 def test_labels_that_nobody_can_read_are_refused_and_not_dropped(labels):
     first = {"problem": "p", "steps": ["a", "b"], "labels": [True, False]}
     unread = {**first, "problem": "q", "labels": labels}

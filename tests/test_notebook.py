@@ -13,9 +13,9 @@ import pytest
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 SMALLER = {
-    "make(120, seed=1)": "make(8, seed=1)",
-    "make(40, seed=2)": "make(5, seed=2)",
-    "count=400": "count=30",
+    "make(120, seed=1)": "make(16, seed=1)",
+    "make(40, seed=2)": "make(10, seed=2)",
+    "count=400": "count=60",
 }
 """The full loop on fewer problems."""
 

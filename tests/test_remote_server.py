@@ -163,9 +163,7 @@ def test_a_watch_over_the_network_is_the_watch_here(zoo):
             watch.add({"role": "tool", "name": "sum", "content": f"{len(turn)}"})
         watch.back(2)
         watch.add("36 - 5 = 31")
-        scores = watch.scores
-        watch.close()
-        return scores
+        return watch.scores
 
     served = prm_of(zoo)
     here = prm_of(zoo)

@@ -69,7 +69,8 @@ class Asker:
         with RemotePRM(self.url, patience=patience, sleep=lambda wait: time.sleep(min(wait, 0.2))) as prm:
             problem = f"client {self.number}"
             if self.number % 2:
-                self._ask(lambda step: prm.score_last([Solution.of(problem, [step])])[0].score)
+                session = prm.open_session()
+                self._ask(lambda step: session.score_last([Solution.of(problem, [step])])[0].score)
             else:
                 self._ask(lambda step: prm.score(problem, steps=[step])[0])
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from stepmark.errors import CheckpointError, UnknownFamilyError
 from stepmark.models.families import FAMILIES
-from stepmark.models.files import ADAPTER_FILE, check_file, present, read_object, weight_files
+from stepmark.models.files import ADAPTER_FILE, check_file, check_written, present, read_object, weight_files
 from stepmark.models.spec import SPEC_FILE, ScoringSpec, read_spec
 from stepmark.registry import unknown_name
 from stepmark.words import amount
@@ -105,6 +105,7 @@ class Tensors:
 
     def _facts(self, file: Path) -> Iterable[tuple[str, TensorFact]]:
         check_file(file)
+        check_written(file)
         if file.suffix == ".bin":
             return [(name, TensorFact.of(tensor, file)) for name, tensor in self._bin(file).items()]
         from safetensors import SafetensorError, safe_open

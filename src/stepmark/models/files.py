@@ -39,6 +39,26 @@ def check_file(file: Path) -> None:
         raise CheckpointError(f"{file} cannot be read ({error.strerror}); fetch it again") from error
 
 
+def check_written(file: Path) -> None:
+    """Refuse (`CheckpointError`) a file of which less than half was ever written, as an interrupted download leaves it: its holes would be read as zeros."""
+    size = file.stat().st_size
+    if not hasattr(os, "SEEK_DATA") or file.stat().st_blocks * 512 >= size:
+        return
+    written = at = 0
+    with file.open("rb") as opened:
+        while at < size:
+            try:
+                start = os.lseek(opened.fileno(), at, os.SEEK_DATA)
+            except OSError:  # a hole to the end, or a file system that does not say
+                break
+            at = os.lseek(opened.fileno(), start, os.SEEK_HOLE)
+            written += at - start
+    if written < size / 2:
+        raise CheckpointError(
+            f"{file} should hold {size} bytes, and {written} of them were written; the rest is a hole that reads as zeros. Fetch it again"
+        )
+
+
 def read_object(file: Path) -> dict[str, Any]:
     """The object in a JSON file; a `CheckpointError` where the file cannot be read or holds something else."""
     check_file(file)

@@ -442,25 +442,23 @@ def _checkpoint(given: _Settings) -> _Loading:
         }
         kind = kinds.get(type(head), HeadPRM)
         models: list[tuple[Engine, Any]] = []
-        vocabularies = []
         own: HeadFunction = no_head
         # The reference in the policy's precision: else the log-ratio would hold the rounding of one of the two.
         for place in filter(None, (folder, reference)):
             backbone, tokens, tensors = _assemble(place, dtype, devices, given.quantize, spec)
+            if not models:
+                tokenizer = tokens
+            elif tokens.get_vocab() != tokenizer.get_vocab():
+                raise CheckpointError(
+                    f"the reference {reference} has another vocabulary than {name}; their tokens cannot be compared"
+                )
             budget = given.token_budget or token_budget(backbone, device)
             engine = Engine(backbone, device=device, token_budget=budget, ledger=Ledger())
             reads_output = kind is not HeadPRM
             output = output_rows(tensors, backbone).to(device, backbone.dtype) if reads_output else None
-            if not models:
-                tokenizer = tokens
-                if not isinstance(head, ConfidenceHead | LogRatioHead):
-                    own = build_head(head, tensors, backbone, tokens, device)
+            if not isinstance(head, ConfidenceHead | LogRatioHead):
+                own = build_head(head, tensors, backbone, tokens, device)
             models.append((engine, output))
-            vocabularies.append(tokens.get_vocab() if reference else None)
-        if vocabularies[0] != vocabularies[-1]:
-            raise CheckpointError(
-                f"the reference {reference} has another vocabulary than {name}; their tokens cannot be compared"
-            )
         limits = [engine.token_limit for engine, _ in models if engine.token_limit is not None]
         return kind(
             name=name,
