@@ -563,7 +563,7 @@ def searches(world: World) -> list[Row]:
                 POLICY,
                 str(world.out / "prm"),
                 method="beam",
-                settings=[f"width={width}", f"expand={width}", f"keep_equal={str(equal).lower()}", "how.temperature=1"],
+                settings=[f"width={width}", f"expand={width}", f"merge_equal={str(not equal).lower()}", "how.temperature=1"],
                 verifier="number",
                 out=world.out / f"beam-{width * width}{'-equal' if equal else ''}.jsonl",
                 progress=False,
@@ -596,7 +596,7 @@ def searches(world: World) -> list[Row]:
             thought="At large budgets beam search exploits the PRM's errors, and this PRM makes few. Sixteen tries of each step solve problems that none of sixteen whole samples solves."),
         Row(claim="beams that say different things search better than equal ones (4 beams of 4 steps)", source="ours",
             measured=f"{seen[False, 4]}; equal ones {seen[True, 4]}", difference=interval(leads[False, 4] - leads[True, 4]),
-            thought="With `keep_equal=false` equal steps are merged. Under a PRM that knows which steps are wrong, wrong ones then fill the other beams, and the hard step is tried from one right beam only."),
+            thought="Such beams are those of `merge_equal=true`. Under a PRM that knows which steps are wrong, wrong ones then fill the other beams, and the hard step is tried from one right beam only."),
     ]  # fmt: skip
 
 

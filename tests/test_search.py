@@ -44,7 +44,7 @@ def test_a_beam_that_keeps_everything_finds_the_best_of_all(how, seed):
     scores = random_scores(seed)
     top, best = best_leaf(leaves, scores, how)
     found = World(tree, scores).find(
-        BeamSearch(width=27, expand=3, keep_equal=False, grading=Grading(aggregate=how))
+        BeamSearch(width=27, expand=3, merge_equal=True, grading=Grading(aggregate=how))
     )
     assert found.solution.steps in best
     assert found.solution.aggregate == top
@@ -81,7 +81,7 @@ TRAP_SCORES = {
 
 def test_a_narrow_beam_falls_into_the_trap_and_a_wider_one_does_not():
     narrow = World(TRAP, TRAP_SCORES).find(BeamSearch(width=1, expand=2))
-    wide = World(TRAP, TRAP_SCORES).find(BeamSearch(width=2, expand=2, keep_equal=False))
+    wide = World(TRAP, TRAP_SCORES).find(BeamSearch(width=2, expand=2, merge_equal=True))
     assert narrow.solution.steps == ("a", "a one", "the answer is 1")
     assert narrow.solution.aggregate == 0.3
     # Of a, b, a, b the two that say a are kept, and the trap shuts.
@@ -122,11 +122,11 @@ def test_a_finished_beam_competes_and_loses_to_better_running_ones():
         ("the answer is 1",): 0.5, ("go on",): 0.9, ("go far",): 0.8,
         ("go on", "the answer is 2"): 0.9, ("go far", "the answer is 3"): 0.7,
     }  # fmt: skip
-    found = World(tree, scores).find(BeamSearch(width=2, expand=3, keep_equal=False))
+    found = World(tree, scores).find(BeamSearch(width=2, expand=3, merge_equal=True))
     assert [candidate.steps[-1] for candidate in found.candidates] == ["the answer is 2", "the answer is 3"]
     assert state_of(found)["the answer is 1"] == "pruned"
     # And with a place for it, it stays, waits for the others and does not win.
-    found = World(tree, scores).find(BeamSearch(width=3, expand=3, keep_equal=False))
+    found = World(tree, scores).find(BeamSearch(width=3, expand=3, merge_equal=True))
     assert {candidate.aggregate for candidate in found.candidates} == {0.5, 0.9, 0.7}
     assert found.solution.aggregate == 0.9
 
@@ -134,7 +134,7 @@ def test_a_finished_beam_competes_and_loses_to_better_running_ones():
 def test_a_finished_beam_that_stays_the_best_wins():
     tree = {(): ["the answer is 1", "go on"], ("go on",): ["the answer is 2"]}
     scores = {("the answer is 1",): 0.8, ("go on",): 0.9, ("go on", "the answer is 2"): 0.1}
-    found = World(tree, scores).find(BeamSearch(width=2, expand=2, keep_equal=False))
+    found = World(tree, scores).find(BeamSearch(width=2, expand=2, merge_equal=True))
     assert found.solution.steps == ("the answer is 1",)
 
 
@@ -176,7 +176,7 @@ def test_steps_of_one_meaning_take_one_place_and_are_scored_once():
         **{(s,): ["the answer is 7"] for s in ["3 + 4 = 7", "4 + 3 = 7.", "3 + 4 = 8"]},
     }
     world = World(tree, lambda steps: 0.1 if "8" in steps[0] else 0.9)
-    found = world.find(BeamSearch(width=3, expand=1, keep_equal=False))
+    found = world.find(BeamSearch(width=3, expand=1, merge_equal=True))
     assert {steps[0] for steps in world.scored} == {"3 + 4 = 7", "3 + 4 = 8"}
     twin = next(node for node in found.trace.nodes if node.step == "4 + 3 = 7.")
     assert (twin.state, twin.why, twin.prm_tokens) == ("pruned", "says the same as step 0", 0)

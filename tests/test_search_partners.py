@@ -44,7 +44,7 @@ from stepmark.verifiers.base import load_verifier
 
 torch.set_num_threads(1)
 
-TREES = [BeamSearch(width=2, expand=2, keep_equal=False), DiverseTrees(subtrees=2, expand=2), Rebase(width=4), MCTS(simulations=6, expand=2)]  # fmt: skip
+TREES = [BeamSearch(width=2, expand=2, merge_equal=True), DiverseTrees(subtrees=2, expand=2), Rebase(width=4), MCTS(simulations=6, expand=2)]  # fmt: skip
 ALL = [BestOfN(n=3), Greedy(), Majority(n=3), *TREES]
 
 
@@ -583,7 +583,7 @@ def test_a_tight_memory_costs_time_and_nothing_else(tiny):
         prm = load_prm(tiny, dtype="float32", device="cpu")
         # Of equal steps the second is free only while the first is kept.
         search = BeamSearch(
-            width=3, expand=2, keep_equal=False, grading=Grading(aggregate="min", kind=prm.score_kind)
+            width=3, expand=2, merge_equal=True, grading=Grading(aggregate="min", kind=prm.score_kind)
         )
         found = searched(arithmetic(2), search, models_of(ArithmeticPolicy(), prm, memory_tokens=memory))
         results.append((found, prm.ledger.tokens_again))

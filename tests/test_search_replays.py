@@ -152,9 +152,7 @@ def test_beam_search_goes_the_recorded_ways():
         def score(_, texts, name=problem["id"]):
             return scores[key_of(name, texts)][-1] if key_of(name, texts) in scores else 0.0
 
-        search = BeamSearch(
-            width=2, expand=2, keep_equal=True, how=Steps(stop=STOP), grading=Grading(aggregate="mean")
-        )
+        search = BeamSearch(width=2, expand=2, how=Steps(stop=STOP), grading=Grading(aggregate="mean"))
         found = found_by(search, problem["prompt"], ScriptedPolicy(write), ScriptedPRM(score))
         assert not missing
         assert asked == {key for key in batches if key.startswith(problem["id"] + ":")}

@@ -11,7 +11,7 @@ are kept. It ends when all that is kept is finished, or nothing is left.
 Deviations:
 
 * The first round writes b * k first steps, so that all rounds write equally many.
-* With `keep_equal` off, steps that say the same (`meaning`) after one beam take one place, and the others are not scored.
+* With `merge_equal`, steps that say the same (`meaning`) after one beam take one place, and the others are not scored.
 * Finished beams stay in the competition with the aggregate that they have, and take a place while they are in it. In search-and-learn
   they leave it and are kept in the order of finishing, however bad.
 * Beams are compared by the aggregate of all steps so far, not by the last score alone; `aggregate="last"` gives that.
@@ -62,8 +62,8 @@ class BeamSearch(Expanding):
     """Beams that are kept (b)."""
     lookahead: Annotated[int, Field(ge=0)] = 0
     """Steps that are written greedily beyond each new one before it is compared; costs as many times the tokens."""
-    keep_equal: bool = True
-    """Let steps that say the same after one beam take several places, as published; off, a likely step has one beam to be continued from."""
+    merge_equal: bool = False
+    """Let steps that say the same after one beam take one place. In the paper they take several, so that a likely step is tried from several beams."""
 
     async def search(
         self, problem: Problem, policy: Completing, prm: StepScoring, verifier: Verifying
@@ -75,7 +75,7 @@ class BeamSearch(Expanding):
         while any(not beam.ended for beam in beams) and not tree.spent:
             running = [beam for beam in beams if not beam.ended]
             each = self.expand if round_ else self.width * self.expand
-            children = await tree.grow([(beam, each) for beam in running], round_, dedupe=not self.keep_equal)
+            children = await tree.grow([(beam, each) for beam in running], round_, dedupe=self.merge_equal)
             fresh = [node for siblings in children for node in siblings]
             if self.lookahead:
                 await look_ahead(tree, fresh, self.lookahead, round_)
