@@ -160,3 +160,7 @@ def test_a_session_reads_each_token_once_and_scores_as_grading_does(family, zoo)
     assert list(watch.scores) == pytest.approx(expected, abs=1e-5)
     assert loaded.ledger.tokens_again == 0
     assert loaded.ledger.tokens_computed == loaded.ledger.tokens_distinct
+    # A long conversation takes no more memory than its last prefix.
+    encoded = loaded.encoder.encode(prefixes[-1])
+    assert watch._session.pool.held == encoded.reads[-1] + 1
+    assert list(watch._session.prefixes) == [(watch.solution.problem.text, watch.solution.texts)]

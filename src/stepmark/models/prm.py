@@ -118,6 +118,14 @@ class Session:
         """The same for the requests of a search."""
         return self.score_last([Solution.of(request.problem, request.steps) for request in requests], ready)
 
+    def score_turn(self, solution: Solution, before: Solution | None) -> StepScore | InputError:
+        """The score of the last turn of a conversation. `before`, what was read of it last, is not needed any more once this is scored."""
+        [reply] = self.score_last([solution])
+        if before is not None and before.texts != solution.texts and not isinstance(reply, InputError):
+            gone = Release(problem=before.problem.text, prefixes=(before.texts,))
+            self.release([gone], lambda at, reply: None)
+        return reply
+
     def release(self, requests: Sequence[Release], ready: Ready) -> list[Any]:
         """Free what is stored for some prefixes; unknown ones are ignored."""
         return [None] * len(requests)

@@ -129,6 +129,7 @@ class Watch:
         """The turns up to each that the agent was sent back for."""
         self._names: dict[str, str] = {}
         self._opening = Opening()
+        self._read: Solution | None = None
 
     @property
     def solution(self) -> Solution:
@@ -170,9 +171,10 @@ class Watch:
             self._observe(read)
             return None
         so_far = replace(self.solution, steps=(*self._steps, step))
-        [reply] = self._session.score_last([so_far])
+        reply = self._session.score_turn(so_far, self._read)
         if isinstance(reply, InputError):
             raise reply
+        self._read = so_far
         feedback = self._feedback_on(so_far)
         self._steps.append(step)
         self._scores.append(reply.score)

@@ -187,6 +187,8 @@ class _Conversation:
     steps: list[Step] = field(default_factory=list)
     first: int = 0
     """The first turn that the PRM reads."""
+    read: Solution | None = None
+    """What it read last."""
 
     def cut(self, to: int) -> None:
         """Forget the turns from `to` on."""
@@ -323,8 +325,9 @@ class LiveScores:
         while True:
             before = [self._shortened(turn) for turn in known.steps[known.first :]]
             read = Solution(problem=self._question(known.problem), steps=(*before, step), split="agent")
-            [reply] = self._session.score_last([read])
+            reply = self._session.score_turn(read, known.read)
             if not isinstance(reply, InputError):
+                known.read = read
                 return reply.score, None
             if not before or not isinstance(reply, TooLongError):
                 known.first = len(known.steps) + 1
