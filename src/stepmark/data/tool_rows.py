@@ -167,11 +167,13 @@ def _labelled_steps(row: Row) -> Row:
     labels = row.get("labels")
     if all(isinstance(step, dict) for step in steps):
         text = next((key for key in ("text", "content", "step") if _all_texts(steps, key)), None)
-        if text is None:
+        if text is None or any(step.get("observation") for step in steps):  # what came back is no part of a text
             return row
         label = next((key for key in ("label", "rating") if any(key in step for step in steps)), None)
         if label is not None and labels is None:
             labels = [step.get(label) for step in steps]
+        if any(set(step) - {text, label} for step in steps):
+            row = {**row, "meta": {**object_or_empty(row.get("meta")), "steps": steps}}
         steps = [step[text] for step in steps]
     ratings = {
         label: _WORDS.get(label.strip().lower()) for label in _listed(labels) if isinstance(label, str)
