@@ -258,7 +258,9 @@ def test_labels_beside_the_texts_of_steps_and_labels_in_words():
     with pytest.raises(InputError):
         list(stepmark.read_labelled([{"question": ASKED, "steps": steps, "labels": ["good", "hm"]}]))
     # What else stands beside a text is kept; what a tool answered is read as no part of it, so such a row is refused.
-    (read,) = stepmark.read_labelled([{"question": ASKED, "steps": [{**one, "by": "Ann"} for one in objects]}])
+    (read,) = stepmark.read_labelled(
+        [{"question": ASKED, "steps": [{**one, "by": "Ann"} for one in objects]}]
+    )
     assert read.meta["steps"] == [{**one, "by": "Ann"} for one in objects]
     with pytest.raises(InputError):
         only([{"question": ASKED, "steps": [{"text": steps[0], "observation": "12"}, {"text": steps[1]}]}])

@@ -167,7 +167,9 @@ def _labelled_steps(row: Row) -> Row:
     labels = row.get("labels")
     if all(isinstance(step, dict) for step in steps):
         text = next((key for key in ("text", "content", "step") if _all_texts(steps, key)), None)
-        if text is None or any(step.get("observation") for step in steps):  # what came back is no part of a text
+        if text is None or any(
+            step.get("observation") for step in steps
+        ):  # what came back is no part of a text
             return row
         label = next((key for key in ("label", "rating") if any(key in step for step in steps)), None)
         if label is not None and labels is None:

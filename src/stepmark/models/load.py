@@ -95,7 +95,8 @@ def load_prm(
     """
     arguments: dict[str, Any] = dict(locals())
     with LOADING:
-        return _find(_Settings(name=arguments.pop("name_or_path"), **arguments))[1]()
+        _, load = _find(_Settings(name=arguments.pop("name_or_path"), **arguments))
+        return load()
 
 
 def lazy_prm(name_or_path: str, **arguments: Any) -> Lazy[PRM]:
@@ -117,7 +118,8 @@ def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
 
 
 def _identity(name: str, **settings: Any) -> str:
-    return _find(_Settings(name=name, **settings))[0]()
+    identity, _ = _find(_Settings(name=name, **settings))
+    return identity()
 
 
 def is_factory(name: str) -> bool:
